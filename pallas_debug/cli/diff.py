@@ -16,10 +16,9 @@ from pallas_debug.errors import PallasDebugError, UsageError, meant
 from pallas_debug.model import STAGES
 from pallas_debug.render import one_line, plural
 from pallas_debug.store import layout, texts
-from pallas_debug.store.layout import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pallas_debug.ir.diff import Diff, Summary
     from pallas_debug.ir.operations import Noise
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions(shared.StoredOptions):
     stages: tuple[str, ...] = shared.argument(metavar="[OTHER] [STAGE [STAGE]]", nargs=-1)
-    against: str | None = shared.option(
-        "--against",
-        metavar="OTHER",
-        help="Compare with another target: v6e; or with another kernel or dump, like OTHER.",
-    )
     ignore: str | None = shared.option(
         "-i", "--ignore", help="Differences to ignore, comma-separated: ssa, loc, attrs; or all."
     )
@@ -51,33 +45,31 @@ def run(options: DiffOptions) -> int:
     pallas-debug diff flash             the last pass that changed something
     pallas-debug diff flash 13          pass 13 against the one before
     pallas-debug diff flash mosaic 13   any two stages
-    pallas-debug diff flash 13 -t v5e --against v6e
+    pallas-debug diff flash v6e 13 -t v5e
     pallas-debug diff old/flash new/flash 13
     pallas-debug diff old/ new/         which kernels differ, a line each
     pallas-debug diff --stats old/ new/
-    pallas-debug diff --stats flash -t v5e --against v6e
+    pallas-debug diff --stats flash v6e -t v5e
 
     STAGE is any stage or pass that `show` accepts. WHERE and OTHER are a kernel's folder or name,
-    or a dump directory (ours or raw). Lines of WHERE, or of the earlier stage, start with `-`.
+    or a dump directory (ours or raw); OTHER may also be a target. Lines of WHERE, or of the earlier
+    stage, start with `-`.
 
     With `--ignore ssa`, renumbered values do not count as changes, but other operands do. The exit
     code does not depend on whether there are differences.
     """
-    stages, against = list(options.stages), options.against
-    if stages and _is_place(stages[0]):
-        if against is not None:
-            raise UsageError(f"{stages[0]} and --against both name the other side: pass only one")
-        against = stages.pop(0)
-    if len(stages) > (0 if options.stats else 2):
-        limit = "no stage with --stats" if options.stats else "two stages at most"
-        raise UsageError(f"diff takes {limit}, not {len(stages)}: {' '.join(stages)}")
+    stages = list(options.stages)
     place = where.place_at(options.where, options.kernel, options.target)
+    is_other = bool(stages) and (_is_place(stages[0]) or stages[0] in _targets(place.kernels()))
+    against = stages.pop(0) if is_other else None
+    if options.stats and (against is None or stages):
+        raise UsageError(
+            "diff --stats takes two places, such as `diff --stats old/ new/`, or one and another "
+            "target; and no stage"
+        )
+    if len(stages) > 2:
+        raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
     if against is None:
-        if options.stats:
-            raise UsageError(
-                "diff --stats takes two places, such as `diff --stats old/ new/`, or one and "
-                "--against TARGET"
-            )
         kernel = place.only()
         code = _show([_of_one(kernel, place.target, stages)], [], options)
         output.follow(place.look([kernel], "stats"), as_json=options.as_json)
@@ -106,7 +98,7 @@ def run(options: DiffOptions) -> int:
         else:
             found[old.label, new.label] = old, new
     code = _show(list(found.values()), alone, options)
-    output.follow(place.look(kernels, "diff", "--stats", against=against), as_json=options.as_json)
+    output.follow(place.look(kernels, "diff", "--stats", other=against), as_json=options.as_json)
     return code
 
 
@@ -119,6 +111,10 @@ _Side = tuple["StoredKernel", str | None]
 
 def _is_place(text: str) -> bool:
     return "/" in text or Path(text).is_dir()
+
+
+def _targets(kernels: Iterable[StoredKernel]) -> set[str]:
+    return {name for k in kernels for c in k.compilations for name in (c.target, c.folder.name)}
 
 
 def _compiled(side: _Side) -> tuple[StoredKernel, StoredCompilation]:
@@ -137,17 +133,12 @@ def _pairs(
       The pairs, and the kernels without a counterpart.
     """
     old = place.chosen()
-    targets = {name for k, _ in old for c in k.compilations for name in (c.target, c.folder.name)}
+    targets = _targets(kernel for kernel, _ in old)
     if against in targets:
         other = replace(place, target=against).chosen()
         old = [side for side in old if side[1] != other[0][1]] or old
-    elif _is_place(against) or is_url(against):
-        other = where.place_at(against, options.kernel, options.target).chosen()
     else:
-        raise UsageError(
-            f"--against {against!r} is neither a target of {one_line(old[0][0].name)} nor a path "
-            f"here; its targets: {', '.join(sorted(targets)) or 'none'}"
-        )
+        other = where.place_at(against, options.kernel, options.target).chosen()
     is_same = against in targets or all(
         len({target for _, target in sides}) == 1 for sides in (old, other)
     )

@@ -11,7 +11,7 @@ from pallas_debug.cli.costs import Costed
 from pallas_debug.cli.exits import Exit
 from pallas_debug.findings.facts import line_text
 from pallas_debug.profile.changes.comparison import FigureChange, StatsComparison, compare_stats
-from pallas_debug.profile.figures import Figure, shown
+from pallas_debug.profile.figures import shown
 from pallas_debug.profile.schedule import ON_SPARSECORE
 from pallas_debug.render import one_line
 
@@ -74,7 +74,7 @@ def _print(a: Costed, b: Costed, comparison: StatsComparison) -> None:
     if comparison.is_same:
         output.echo("  nothing changed")
     rows = [
-        [f"  {_name(f)}", _cell(f.name, f.before), _cell(f.name, f.after), percent(f.change)]
+        [f"  {_name(f)}", str(f.before), str(f.after), percent(f.change)]
         for f in comparison.figures
     ]
     if rows:
@@ -102,12 +102,6 @@ def _name(change: FigureChange) -> str:
     """Name of a figure, with its unit if the name does not include it."""
     unit = change.after.unit or change.before.unit
     return f"{change.name} in bytes" if unit == "bytes" else change.name
-
-
-def _cell(name: str, figure: Figure) -> str:
-    if name.startswith("share") and figure.value is not None:
-        return quantities.percent(figure.value, 1)
-    return str(figure)
 
 
 def _cycles(value: float | None) -> str:

@@ -160,14 +160,15 @@ def _of_program(options: DumpOptions) -> _Dumped:
             with output.status(lambda: _progress(session)):
                 session.wait()
         finally:  # afterwards, because the record lists what was not compiled
-            _record(session, " ".join(["-m", what] if options.module else [what]))
+            name, seen = " ".join(["-m", what] if options.module else [what]), session.observer
+            session.record_run(name, prints=seen.records, findings=seen.findings)
     findings = session.observer.findings
     for finding in findings:
         if not stops.is_stop(finding, error):  # the traceback has its text
             output.message(finding_text(finding))
     for error in session.problems:
         output.message(str(error))
-    stopped = _stopped(session, problem, findings)
+    stopped = _stopped(session, problem)
     if stopped is not None:
         return _Dumped(session.kept, findings, stopped)
     if not session.dumps:
@@ -178,25 +179,14 @@ def _of_program(options: DumpOptions) -> _Dumped:
     return _Dumped(session.dumps, findings)
 
 
-def _stopped(
-    session: Session, problem: str | None, findings: Sequence[Finding]
-) -> PallasDebugError | None:
+def _stopped(session: Session, problem: str | None) -> PallasDebugError | None:
     """Why not all was dumped."""
     if problem is not None:
         kept = "the kernels that it had lowered were kept"
         return ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
     if not session.problems:
         return None
-    message = "not everything could be dumped; see above"
-    if any(finding.counts for finding in findings):
-        return ProgramFailed(f"the kernels have faults, and {message}")
-    return CannotRunError(message)
-
-
-def _record(session: Session, name: str) -> None:
-    """Record the run of a program, with what its kernels printed and its interpreters found."""
-    observed = session.observer
-    session.record_run(name, prints=observed.records, findings=observed.findings)
+    return CannotRunError("not everything could be dumped; see above")
 
 
 def _folder(dump: Dump, options: DumpOptions) -> str:

@@ -285,14 +285,9 @@ def _of_dumps(place: str) -> _Answer:
             f"{one_line(directory)}: no failure was found, and {plural(len(unread), 'manifest')} "
             "cannot be read"
         )
-    missing = [one_line(stored.name) for stored in kernels if not stored.compilations]
-    if not parts and missing:
-        others = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        return _Answer(
-            f"{one_line(directory)}: no failure was found, and these kernels are not compiled for "
-            f"any target: {', '.join(missing[:5])}{others}",
-            is_known=len(missing) < len(kernels),
-        )
+    if not parts and not any(stored.compilations for stored in kernels):
+        why = "no kernel is compiled for any target"
+        return _Answer(f"{one_line(directory)}: {why}", is_known=False)
     if not parts:
         follow = followup.command("report", named.root)
         return _Answer(f"{one_line(directory)}: every kernel compiled", next=follow)

@@ -40,19 +40,6 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 """Summaries of all commands; each has a file of its name in this folder."""
 
-SYNONYMS = {
-    "cat": "show",
-    "check": "verify",
-    "compile": "dump",
-    "debug": "step",
-    "kernels": "doctor --kernels",
-    "profile": "stats",
-    "sanitize": "verify",
-    "targets": "doctor --targets",
-    "test": "verify",
-}
-"""Commands suggested for names that other tools, or our functions in Python, use for the same."""
-
 
 class LazyGroup(click.Group):
     """Group that imports a command only when it runs."""
@@ -89,8 +76,6 @@ def _meant(name: str) -> str:
 
     if name.endswith(".py") or ".py:" in name:
         return f"; to compile its kernels: pallas-debug dump {name}"
-    if name in SYNONYMS:
-        return f" (did you mean {SYNONYMS[name]!r}?)"
     return meant(name, COMMANDS)
 
 

@@ -118,9 +118,6 @@ def _show(error: click.ClickException) -> None:
         del error.possibilities[1:]  # the closest comes first; click sorts several by name
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(output.visible(error.ctx.get_usage()), err=True)
-        if error.ctx.command.get_help_option(error.ctx) is not None:
-            path, option = error.ctx.command_path, error.ctx.help_option_names[0]
-            click.echo(output.visible(f"Try '{path} {option}' for help.\n"), err=True)
     click.echo(output.visible(f"Error: {error.format_message()}"), err=True)
 
 

@@ -20,9 +20,6 @@ from pallas_debug.errors import UsageError
 if TYPE_CHECKING:
     from pallas_debug.sweeps.result import SweepResult
 
-_WORTH_SAYING = 1.005
-"""Minimum ratio of the worst setting's cycles to the best setting's that is printed."""
-
 _OVER = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<values>.+)", re.DOTALL)
 
 
@@ -195,15 +192,12 @@ def _best(found: SweepResult, target: str) -> str:
             "only at run time, such as the size of a dynamic grid; pass arguments with values: "
             "--arg 'i32[2]=[512,100]', or --inputs package.module:function"
         )
-    cycles = [r.cycles.value for r in compiled if r.cycles.value and not r.partial]
-    ratio = max(cycles) / min(cycles) if cycles else 1.0
-    than = f"; the worst takes {ratio:.2f} times as many" if ratio >= _WORTH_SAYING else ""
     others = (
         f"; without {unknown} whose cycles depend on numbers that are known only at run time"
         if unknown
         else ""
     )
-    return f"best for {target}: {best.label}: {best.cycles} cycles{than}{others}"
+    return f"best for {target}: {best.label}: {best.cycles} cycles{others}"
 
 
 def _exit_code(found: SweepResult) -> Exit:

@@ -88,14 +88,14 @@ class Place:
             (self.path(k.name), [c.compilation for c in self.compilations(k)]) for k in kernels
         )
 
-    def look(self, kernels: Sequence[StoredKernel], *words: str, against: str | None = None) -> str:
+    def look(self, kernels: Sequence[StoredKernel], *words: str, other: str | None = None) -> str:
         """Command with these words about the first kernel with a schedule; else the list."""
-        others = () if against is None else ("--against", against)
+        others = () if other is None else (other,)
         for kernel in kernels:
             for stored in self.compilations(kernel):
                 if stored.compilation is not None and "bundles" in stored.compilation.stages:
                     at = self.path(kernel.name)
-                    return followup.command(*words, at, "-t", stored.target, *others)
+                    return followup.command(*words, at, *others, "-t", stored.target)
         return followup.command("ls", self.root)
 
 

@@ -48,7 +48,7 @@ def test_two_dumps_two_targets_and_what_cannot_be_compared(command: Any, tmp_pat
     assert " cycles (-" in done.stdout.splitlines()[0]
     assert slower.count("->") == 2 * done.stdout.count("->")
 
-    done = command("diff", "--stats", "old/kernel", "--against", "v6e")
+    done = command("diff", "--stats", "old/kernel", "v6e")
     assert done.returncode == 0, done.stderr
     assert "/v5e -> " in done.stdout
     assert done.stdout.splitlines()[1].endswith("/v6e")

@@ -214,8 +214,6 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["dump"], "Missing argument 'WHAT'"),
     (["wat"], "no such command: wat"),
     (["dmp"], "no such command: dmp (did you mean 'dump'?)"),
-    (["check"], "no such command: check (did you mean 'verify'?)"),
-    (["targets"], "no such command: targets (did you mean 'doctor --targets'?)"),
     (["a.py"], "no such command: a.py; to compile its kernels: pallas-debug dump a.py"),
     (["dump", "--tragets=v5e", "script.py"], "--targ"),
     (["dump", "--target=v5", "script.py"], "unknown target 'v5' (did you mean 'v5e' or 'v5p'?)"),

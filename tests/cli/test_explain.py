@@ -226,12 +226,11 @@ def test_show_and_the_summary_of_a_run_carry_the_explanation(command: Any, dumps
 def test_a_kernel_that_is_not_compiled_is_not_said_to_be(command: Any, tmp_path: Path) -> None:
     """Such as one for a GPU, which a dump keeps without compiling it."""
     kernel = Kernel(name="add", digest="0" * 64, primitive="pallas_call")
-    folder = Store(tmp_path / "dumps").put_kernel(kernel, jaxpr="j", source=None)
+    Store(tmp_path / "dumps").put_kernel(kernel, jaxpr="j", source=None)
     done = command("explain", tmp_path / "dumps")
     assert (done.returncode, done.stdout) == (
         1,
-        f"{tmp_path / 'dumps'}: no failure was found, and these kernels are not compiled for any "
-        f"target: {folder.name}\n",
+        f"{tmp_path / 'dumps'}: no kernel is compiled for any target\n",
     )
 
 

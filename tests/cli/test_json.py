@@ -44,7 +44,7 @@ def copied(x, *, rows=8):
 
 LINES: dict[str, list[list[Any]]] = {
     "diff": [[NEW], [NEW, "--summary"]],
-    "diff-stats": [["scheduled/kernel", "--against", "v6e"]],
+    "diff-stats": [["scheduled/kernel", "v6e"]],
     "dump": [["rows:shift", "--arg", "f32[16,128]"]],
     "explain": [["run.log", "E1001", "no such error", OLD], ["--list"], ["failed"]],
     "grep": [["vector_load", NEW]],

@@ -102,7 +102,7 @@ def test_grep(command: Any, dumped: tuple[Path, Dump]) -> None:
 
 def test_diff_of_bundles(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
-    done = command("diff", root, "bundles", "-t", "v5e", "--against", "v6e")
+    done = command("diff", root, "v6e", "bundles", "-t", "v5e")
     labels = f"--- {dump.name}/v5e/bundles\n+++ {dump.name}/v6e/bundles\n"
     assert done.stdout.startswith(f"- v5e   + v6e\n{labels}")
     between = command("diff", root, "llo:post-ra", "-t", "v5e").stdout
@@ -114,7 +114,7 @@ def test_diff_of_bundles(command: Any, dumped: tuple[Path, Dump]) -> None:
     assert (
         "is the first LLO pass of the dump: also name the stage to compare it with" in first.stderr
     )
-    other = command("diff", root, "llo:post-ra", "-t", "v5e", "--against", "v6e")
+    other = command("diff", root, "v6e", "llo:post-ra", "-t", "v5e")
     assert other.returncode == 0
 
 

@@ -220,7 +220,7 @@ def test_commands_that_read(
     assert run("show", f"{where}/add-01234567/v5e", "0") == "first\n"
     assert run("grep", "last of", where).endswith("02-finalize-llo.mlir:1:last of first\n")
     assert run("diff", f"{where}/add-01234567/v5e", "2").endswith("\n-first\n+last of first\n")
-    assert run("diff", where, "0", "--against", other).endswith("\n-first\n+else\n")
+    assert run("diff", where, other, "0").endswith("\n-first\n+else\n")
     assert run("explain", where).endswith("dumps: every kernel compiled\n")
 
 

@@ -135,13 +135,6 @@ def _figures(old: Stats, new: Stats) -> Iterator[FigureChange]:
     yield _change("empty bundles", old.empty_bundles, new.empty_bundles)
     yield _change("fills", old.fills, new.fills)
     yield _change("code size", old.code_size, new.code_size)
-    before = {unit.name: unit.share for unit in old.units}
-    after = {unit.name: unit.share for unit in new.units}
-    for name in dict.fromkeys([*before, *after]):
-        unknown = Figure(value=None, note="the compiler has no such unit here")
-        yield _change(
-            f"share of {name} slots used", before.get(name, unknown), after.get(name, unknown)
-        )
 
 
 def _change(name: str, before: Figure, after: Figure) -> FigureChange:

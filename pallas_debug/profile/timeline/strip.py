@@ -70,8 +70,10 @@ def strip(timeline: Timeline, width: int) -> list[str]:
 
 
 def facts(timeline: Timeline) -> list[str]:
-    """Return what is below a timeline: its copies, rates and assumptions."""
-    return [_copies(timeline), *_facts(timeline), *_notes(timeline)]
+    """Return what is below a timeline: its copies, steps and assumptions."""
+    compute = timeline.compute
+    steps = f"compute: {compute} cycles per step ({compute.origin}: {compute.note})"
+    return [_copies(timeline), steps, *_notes(timeline)]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -193,19 +195,6 @@ def _copies(timeline: Timeline) -> str:
             of = f" of {lane.size} bytes" if lane.size.is_known else ""
             counts.append(f"{_name(lane.name)} {lane.copies}{of}")
     return f"copies: {', '.join(counts) or 'none'}"
-
-
-def _facts(timeline: Timeline) -> list[str]:
-    rates = timeline.rates
-    clock = float(rates.clock.value or 0) / 1e6
-    bandwidth = float(rates.bandwidth.value or 0) / 1e9
-    latency = "-" if rates.latency.value is None else f"{rates.latency} cycles"
-    return [
-        f"compute: {timeline.compute} cycles per step ({timeline.compute.origin}: "
-        f"{timeline.compute.note})",
-        f"HBM: {bandwidth:,.0f} GB/s ({rates.bandwidth.origin}), latency {latency} "
-        f"({rates.latency.origin}), clock {clock:,.0f} MHz ({rates.clock.origin})",
-    ]
 
 
 def _notes(timeline: Timeline) -> list[str]:

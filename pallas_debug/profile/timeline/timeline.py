@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug.chips import similar_chip
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import SourceLine
 from pallas_debug.profile.blocks import Block, BlockMap, OperandBlocks, grid_point
@@ -22,7 +23,6 @@ from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile
 from pallas_debug.profile.timeline.origins import REGISTER, own_lines, placements
 from pallas_debug.profile.timeline.parts import TimelinePart, part_of
-from pallas_debug.profile.timeline.rates import CopyRates, copy_rates
 from pallas_debug.profile.timeline.walked import CoreSteps, WalkedRun, walked
 
 
@@ -56,6 +56,7 @@ class Timeline:
       cores: number of cores that share the grid.
       steps: number of steps of one core.
       compute: average cycles of a step.
+      clock: cycles per second of the chip, or of a similar one.
       lanes: lanes of the operands with blocks, in order.
       parts: the first steps, and the last steps if they are separate.
       cycles: cycles of the core over all its steps, including waits.
@@ -71,7 +72,7 @@ class Timeline:
     cores: int
     steps: int
     compute: Figure
-    rates: CopyRates
+    clock: float
     lanes: tuple[TimelineLane, ...]
     parts: tuple[TimelinePart, ...]
     cycles: Figure
@@ -85,7 +86,7 @@ class Timeline:
 
     def microseconds(self, cycles: float) -> float:
         """Convert cycles to microseconds."""
-        return cycles * self.rates.seconds * 1e6
+        return cycles / self.clock * 1e6
 
 
 def timeline_of(
@@ -154,7 +155,7 @@ def timeline_of(
         cores=cores,
         steps=steps,
         compute=profile.traffic.compute_per_step,
-        rates=copy_rates(schedule.chip),
+        clock=similar_chip(schedule.chip).clock,
         lanes=tuple(lanes),
         parts=parts,
         cycles=Figure(value=run.end, origin="assumed", unit="cycles", note=note),

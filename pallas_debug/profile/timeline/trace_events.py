@@ -38,9 +38,7 @@ def metadata(timeline: Timeline) -> dict[str, Any]:
         "steps of a core": f"{timeline.steps:,}",
         "cores": str(timeline.cores),
         "compute per step": described(timeline.compute),
-        "clock": described(timeline.rates.clock),
-        "HBM bandwidth": described(timeline.rates.bandwidth),
-        "copy latency": described(timeline.rates.latency),
+        "clock": f"{timeline.clock / 1e6:,.0f} MHz",
         "cycles in all": described(timeline.cycles),
         "stalled": described(timeline.stalled),
     }
@@ -144,7 +142,7 @@ def _copy(timeline: Timeline, copy: TimelineCopy) -> dict[str, Any]:
             "bytes": None if copy.size is None else round(copy.size),
             "bytes origin": "compiler",
             "started at cycle": copy.started, "cycles": copy.end - copy.begin,
-            "duration origin": "assumed", "bandwidth": described(timeline.rates.bandwidth),
+            "duration origin": "assumed",
             "started by": _starter(copy, lane.kind, source),
         },
     }  # fmt: skip
