@@ -178,7 +178,7 @@ class FunctionOptions:
         "--arg",
         help="For a function, once per argument: f32[8,128], lengths=i32[2]=[512,100], "
         "f32[8,128]=ones, i32[8]=randint(0,100), table=@table.npy, 128, causal=True. Also arange, "
-        "zeros, full(x), normal, uniform, permutation, key(0), and tuples, lists and dicts of "
+        "zeros, normal, uniform, permutation, key(0), and tuples, lists and dicts of "
         "them.",
     )
     inputs: str | None = option(

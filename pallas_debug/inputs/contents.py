@@ -176,8 +176,6 @@ def _filled(where: str, spec: ArraySpec, fill: FillSpec, dtype: np.dtype[Any]) -
     rng = np.random.default_rng([0, spec.number])
     if fill.name in ("zeros", "ones"):
         return np.full(shape, int(fill.name == "ones"), dtype)
-    if fill.name == "full":
-        return np.full(shape, _exact([numbers[0]])[0])
     if fill.name == "arange":
         start, step = _both(numbers, 0, 1)
         return np.asarray(_exact([start])[0] + np.arange(size) * _exact([step])[0]).reshape(shape)

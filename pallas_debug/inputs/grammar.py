@@ -66,7 +66,6 @@ _USUAL = {"float": "f32", "fp32": "f32", "int": "i32", "half": "f16", "fp16": "f
 FILLS: dict[str, tuple[int, int, str]] = {
     "zeros": (0, 0, "zeros"),
     "ones": (0, 0, "ones"),
-    "full": (1, 1, "full(-1)"),
     "arange": (0, 2, "arange, arange(start), arange(start, step)"),
     "normal": (0, 2, "normal, normal(mean, deviation)"),
     "uniform": (0, 2, "uniform, uniform(low, high)"),
@@ -107,7 +106,7 @@ class ArraySpec:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSpec:
-    """A `.npy` file, or an array of an `.npz` file."""
+    """A `.npy` file."""
 
     path: str
 
