@@ -20,7 +20,7 @@ from pallas_debug.store import layout, texts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pallas_debug.ir.diff import Diff, Summary
+    from pallas_debug.ir.diff import Diff
     from pallas_debug.ir.operations import Noise
     from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
 
@@ -181,7 +181,7 @@ def _show(
         return Exit.OK
     for old, new, different in changed or diffs:
         if options.summary:
-            _print_summary(old, new, different, engine.summary(old.module(), new.module()))
+            _print_summary(old, new, different)
         elif different.changed:
             _print_unified(different, old, new)
         if not different.changed:
@@ -292,14 +292,16 @@ def _print_unified(different: Diff, old: StoredText, new: StoredText) -> None:
             output.echo(line)
 
 
-def _print_summary(old: StoredText, new: StoredText, different: Diff, counts: Summary) -> None:
+def _print_summary(old: StoredText, new: StoredText, different: Diff) -> None:
+    from pallas_debug.ir.diff import changed_operations
+
     click.echo(
         f"{output.visible(old.label)} -> {output.visible(new.label)}: "
         f"{plural(different.removed, 'line')} removed, {different.added} added"
     )
     rows = [
         [name, f"{before:,}", f"{after:,}", f"{after - before:+,}"]
-        for name, (before, after) in counts.changed.items()
+        for name, (before, after) in changed_operations(old.module(), new.module()).items()
     ]
     if rows:
         output.print_table(["operation", "before", "after", "change"], rows)
@@ -308,9 +310,8 @@ def _print_summary(old: StoredText, new: StoredText, different: Diff, counts: Su
 def _as_json(
     old: StoredText, new: StoredText, different: Diff, options: DiffOptions
 ) -> dict[str, Any]:
-    from pallas_debug.ir import diff as engine
+    from pallas_debug.ir.diff import changed_operations
 
-    counts = engine.summary(old.module(), new.module())
     return {
         "old": old.as_json(),
         "new": new.as_json(),
@@ -319,7 +320,7 @@ def _as_json(
         "added": different.added,
         "operations": {
             name: {"before": before, "after": after}
-            for name, (before, after) in counts.changed.items()
+            for name, (before, after) in changed_operations(old.module(), new.module()).items()
         },
         "lines": [] if options.summary else list(different.unified(old.label, new.label)),
     }

@@ -12,7 +12,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pallas_debug.ir.match import Block, Budget, common_ends, match, patience, refined
@@ -138,23 +138,11 @@ class Diff:
                 yield from map("+".__add__, new_lines)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Counts of each operation before and after."""
-
-    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def changed(self) -> dict[str, tuple[int, int]]:
-        """Operations whose counts differ, largest change first."""
-        rows = [(name, pair) for name, pair in self.counts.items() if pair[0] != pair[1]]
-        return dict(sorted(rows, key=lambda row: (-abs(row[1][1] - row[1][0]), row[0])))
-
-
-def summary(old: Module, new: Module) -> Summary:
-    """Count the operations of two modules."""
-    names = sorted(old.counts.keys() | new.counts.keys())
-    return Summary(counts={n: (old.counts[n], new.counts[n]) for n in names})
+def changed_operations(old: Module, new: Module) -> dict[str, tuple[int, int]]:
+    """Count operations before and after; return those whose counts differ, largest change first."""
+    counts = {name: (old.counts[name], new.counts[name]) for name in old.counts | new.counts}
+    changed = [(name, pair) for name, pair in counts.items() if pair[0] != pair[1]]
+    return dict(sorted(changed, key=lambda row: (-abs(row[1][1] - row[1][0]), row[0])))
 
 
 def diff(

@@ -71,7 +71,7 @@ class Query:
         options.never_capture = True
         options.log_errors = False
         options.case_sensitive = not self.folds
-        if self.text.isascii() and (self.literal or _SPECIAL.isdisjoint(self.text)):
+        if self.needle is not None:
             # In UTF-8, `s` and `k` match one character more, which makes RE2 four times slower.
             options.encoding = re2.Options.Encoding.LATIN1
         source = re2.escape(self._encoded) if self.literal else _translated(self.text)
@@ -80,6 +80,14 @@ class Query:
         except re2.error as error:
             raise PatternError(self.text, _reason(error)) from error
         return found
+
+    @property
+    def needle(self) -> bytes | None:
+        """Literal ASCII text, in lower case if case is ignored; None for any other query."""
+        is_plain = self.literal or _SPECIAL.isdisjoint(self.text)
+        if not self.text or not self.text.isascii() or not is_plain or "\n" in self.text:
+            return None
+        return self._encoded.lower() if self.folds else self._encoded
 
     @property
     def _encoded(self) -> bytes:

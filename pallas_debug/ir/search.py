@@ -66,14 +66,10 @@ class Progress:
     """State of the search, after each chunk and at the end of each text.
 
     Attributes:
-      hits: lines found in all texts so far.
       problem: why the text could not be read completely.
     """
 
     path: Path
-    bytes: int
-    files: int
-    hits: int
     done: bool = False
     problem: str | None = None
 
@@ -107,30 +103,19 @@ def search(
     """
     find = finder(query)
     buffer = bytearray(chunk)
-    read = hits = 0
-    for files, path in enumerate(paths, 1):
-        problem = None
-        line, known = 1, 0  # the line that begins at a known offset
-        before = 0
-        try:
-            with _opened(path, opened) as file:
-                for size in _chunks(file, buffer):
-                    spans = find(buffer, size)
-                    if spans:
-                        line += _newlines(file, known, before)
-                        found = _hits(path, buffer, size, line, spans)
-                        yield from found
-                        hits += len(found)
-                        line = found[-1].line + buffer.count(b"\n", spans[-1][0], size)
-                        known = before + size
-                    before += size
-                    read += size
-                    yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
-        except OSError as error:
-            problem = f"{path} cannot be read: {error.strerror or error}."
-        except PallasDebugError as error:
-            problem = str(error)
-        yield Progress(path=path, bytes=read, files=files, hits=hits, done=True, problem=problem)
+    for path in paths:
+        problems: list[str] = []
+        line, known, before = 1, 0, 0  # the line that begins at a known offset
+        for file, size in _chunks(path, opened, buffer, problems):
+            if spans := find(buffer, size):
+                line += _newlines(file, known, before)
+                found = _hits(path, buffer, size, line, spans)
+                yield from found
+                line = found[-1].line + buffer.count(b"\n", spans[-1][0], size)
+                known = before + size
+            before += size
+            yield Progress(path=path)
+        yield Progress(path=path, done=True, problem=next(iter(problems), None))
 
 
 def count(
@@ -148,16 +133,9 @@ def count(
     find = finder(query)
     buffer = bytearray(chunk)
     for path in paths:
-        found, problem = 0, None
-        try:
-            with _opened(path, opened) as file:
-                for size in _chunks(file, buffer):
-                    found += len(find(buffer, size))
-        except OSError as error:
-            problem = f"{path} cannot be read: {error.strerror or error}."
-        except PallasDebugError as error:
-            problem = str(error)
-        yield path, found, problem
+        problems: list[str] = []
+        chunks = _chunks(path, opened, buffer, problems)
+        yield path, sum(len(find(buffer, size)) for _, size in chunks), next(iter(problems), None)
 
 
 Finder = Callable[[bytes | bytearray, int], list[tuple[int, int]]]
@@ -170,7 +148,29 @@ def finder(query: Query) -> Finder:
     Raises:
       PatternError: the query is not a valid regular expression.
     """
-    return partial(_matches, query.compiled())
+    pattern = query.compiled()
+    needle = query.needle
+    if needle is None:
+        return partial(_matches, pattern)
+    return partial(_literals, pattern if query.folds else None, needle)
+
+
+def _literals(
+    ignores_case: Pattern | None, needle: bytes, data: bytes | bytearray, size: int
+) -> list[tuple[int, int]]:
+    if ignores_case is not None:
+        # RE2 needs no lower-case copy, but is slow to find many hits.
+        with memoryview(data) as whole, whole[:size] as view:
+            if ignores_case.search(view) is None:
+                return []
+        data = data[:size].lower()
+    found = []
+    at = data.find(needle, 0, size)
+    while at >= 0:
+        found.append((at, at + len(needle)))
+        end = data.find(b"\n", at, size)
+        at = data.find(needle, end, size) if end >= 0 else -1
+    return found
 
 
 def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> list[tuple[int, int]]:
@@ -192,45 +192,46 @@ def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> list[tuple
     return found
 
 
-@contextlib.contextmanager
-def _opened(path: Path, opened: Opened) -> Iterator[int]:
-    file = opened(path)
-    try:
-        yield file
-    finally:
-        os.close(file)
-
-
-def _chunks(file: int, buffer: bytearray) -> Iterator[int]:
-    """Fill the buffer with whole lines and yield their size, until the end of the file.
+def _chunks(
+    path: Path, opened: Opened, buffer: bytearray, problems: list[str]
+) -> Iterator[tuple[int, int]]:
+    """Fill the buffer with whole lines, to the end of a text; yield its descriptor and their size.
 
     The last line may lack a newline, and lines beyond `LONGEST` are split. One buffer that stays in
     the cache is faster than new memory for each chunk; it grows for a long line.
     """
-    held = 0
-    while True:
-        if held == len(buffer):
-            buffer.extend(bytes(held))
-        with memoryview(buffer) as view, view[held:] as free:
-            read = os.readv(file, [free])
-        filled = held + read
-        end = buffer.rfind(b"\n", held, filled) + 1
-        if not read or (not end and filled >= LONGEST):
-            end = filled
-        if end:
-            yield end
-            buffer[: filled - end] = buffer[end:filled]
-        held = filled - end
-        if not read:
-            return
+    try:
+        file = opened(path)
+        try:
+            held, read = 0, -1
+            while read:
+                if held == len(buffer):
+                    buffer.extend(bytes(held))
+                with memoryview(buffer) as view, view[held:] as free:
+                    read = os.readv(file, [free])
+                filled = held + read
+                end = buffer.rfind(b"\n", held, filled) + 1
+                if not read or (not end and filled >= LONGEST):
+                    end = filled
+                if end:
+                    yield file, end
+                    buffer[: filled - end] = buffer[end:filled]
+                held = filled - end
+        finally:
+            os.close(file)
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror or error}.")
+    except PallasDebugError as error:
+        problems.append(str(error))
 
 
 def _newlines(file: int, start: int, stop: int) -> int:
     """Count newlines in a part of a file that was searched before, and had no hits."""
     found = 0
-    while start < stop and (data := os.pread(file, min(CHUNK, stop - start), start)):
-        found += data.count(b"\n")
-        start += len(data)
+    with contextlib.suppress(OSError):
+        while start < stop and (data := os.pread(file, min(CHUNK, stop - start), start)):
+            found += data.count(b"\n")
+            start += len(data)
     return found
 
 

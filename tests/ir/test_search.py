@@ -121,9 +121,8 @@ def test_many_files_with_progress_and_problems(tmp_path: Path) -> None:
     os.mkfifo(paths[3])
     events = list(search(paths, Query(text="x"), chunk=50))
     done = [e for e in events if isinstance(e, Progress) and e.done]
-    assert [(e.path, e.files, e.hits) for e in done] == [
-        (paths[0], 1, 100), (paths[1], 2, 100), (paths[2], 3, 101), (paths[3], 4, 101),
-    ]  # fmt: skip
+    assert [e.path for e in done] == paths
+    assert sum(isinstance(e, Hit) for e in events) == 101
     assert "gone cannot be read: No such file" in (done[1].problem or "")
     assert "Not a regular file" in (done[3].problem or "")
     assert [(n, bool(p)) for _, n, p in count(paths, Query(text="x"))] == [
