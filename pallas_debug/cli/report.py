@@ -59,7 +59,7 @@ def run(options: ReportOptions) -> int:
     before = (places[0].reader, places[0].kernels()) if len(places) > 1 else None
     every = [*(before[1] if before is not None else ()), *kernels]
     targets = options.targets or ((place.target,) if place.target else ())
-    if not kernels and not any(record.findings for record in place.reader.iter_runs()):
+    if not kernels and not any(record.findings for record in place.reader.runs()):
         raise UsageError(where.no_kernels(place.root))
     where.check_targets(targets, every)
     title = " → ".join(one.root.resolve().name for one in places)

@@ -183,7 +183,7 @@ def _recorded(
     by_name: dict[str, list[str]] = {}
     for folder in found:
         by_name.setdefault(_DIGITS.sub("", folder), []).append(folder)
-    for record in reader.iter_runs():
+    for record in reader.runs():
 
         def of(kernel: str, digest: str = "", folders: Sequence[str] = record.kernels) -> Records:
             return found.get(_folder_of(kernel, folders, by_name, digest), elsewhere)

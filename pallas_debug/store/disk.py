@@ -142,10 +142,7 @@ def is_as_recorded(path: Path, record: FileRecord) -> bool:
 
 @contextlib.contextmanager
 def explaining(root: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `DumpDirectoryError` that says why `root` cannot be written to.
-
-    Wrap the failing operation closely: once temporary files are deleted, inodes may be free again.
-    """
+    """Turn an `OSError` into a `DumpDirectoryError` that says why `root` cannot be written to."""
     try:
         yield
     except OSError as error:
@@ -155,44 +152,19 @@ def explaining(root: Path) -> Iterator[None]:
 def explained(error: OSError, root: Path) -> DumpDirectoryError:
     """Return the error to show the user: the directory, the cause, and what to do."""
     cause = _SENTENCES.get(error.errno or 0)
-    if error.errno == errno.ENOSPC:
-        cause = _NO_INODES if _has_no_inodes(root) else _DISK_FULL
-    elif cause is None:
+    if cause is None:
         gone = not root.exists()
         cause = "it no longer exists. Was it deleted during the run?" if gone else f"{error}"
     return DumpDirectoryError(f"cannot dump to {root}: {cause}")
 
 
-def _has_no_inodes(root: Path) -> bool:
-    with contextlib.suppress(OSError):
-        found = os.statvfs(root)
-        return found.f_files > 0 and found.f_favail == 0  # some file systems do not count inodes
-    return False
-
-
-_WHOLE = "the files written until then are complete"
-_DISK_FULL = f"the disk is full. Free some space, or dump elsewhere; {_WHOLE}"
-_NO_INODES = (
-    "the file system has no inodes left, though it may have space: it holds too many files. "
-    f"Delete files there (`df -i` counts them), or dump elsewhere; {_WHOLE}"
-)
+_FREE = "Free some space, or dump elsewhere; the files written until then are complete"
 _NOT_WRITABLE = "it is not writable. Dump elsewhere, or change its permissions"
 
 _SENTENCES = {
-    errno.EDQUOT: f"your disk quota is used up. Free some space, or dump elsewhere; {_WHOLE}",
+    errno.ENOSPC: f"the disk is full, or has no inodes left (`df -i`). {_FREE}",
+    errno.EDQUOT: f"your disk quota is used up. {_FREE}",
     errno.EACCES: _NOT_WRITABLE,
     errno.EPERM: _NOT_WRITABLE,
     errno.EROFS: _NOT_WRITABLE,
-    errno.EFBIG: (
-        "a file would be larger than the file system or `ulimit -f` allows. "
-        f"Raise the limit, or dump elsewhere; {_WHOLE}"
-    ),
-    errno.ENAMETOOLONG: (
-        "a path in it would be longer than the file system allows. "
-        "Dump into a directory with a shorter path"
-    ),
-    errno.EMFILE: (
-        "this process has too many open files. Raise `ulimit -n`, or compile fewer kernels at a "
-        f"time (--jobs); {_WHOLE}"
-    ),
 }

@@ -138,12 +138,8 @@ class DumpReader:
         hint = meant(wanted, known)
         raise UsageError(f"no kernel {wanted!r}{hint} in {root}; there are: {_listed(names)}")
 
-    def runs(self) -> list[RunRecord]:
-        """Return the readable records of tests and scripts, run by run."""
-        return list(self.iter_runs())
-
-    def iter_runs(self) -> Iterator[RunRecord]:
-        """Like `runs`, but lazily."""
+    def runs(self) -> Iterator[RunRecord]:
+        """Yield the readable records of tests and scripts, run by run."""
         for run in entries_of(self.root / RUNS, self.root).folders:
             for file in entries_of(self.root / RUNS / run, self.root).files:
                 path = self.root / RUNS / run / file

@@ -1,8 +1,7 @@
 """Dump directories in object stores: read through a local copy, uploaded once they are written.
 
 This is the only code that talks to an object store, through fsspec; everything else reads and
-writes local files. Copies lie in the user's cache folder, one per URL, for 30 days after their last
-use.
+writes local files. Copies lie in the user's cache folder, one per URL, and may be deleted there.
 Every use lists the folder in the store and downloads the objects whose entity tag, time or size has
 changed. Names from the store are untrusted: those that would leave the folder, are hidden, or
 belong to no dump are ignored, so that naming a bucket does not download all that is in it.
@@ -20,7 +19,6 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,6 @@ from pallas_debug.store import disk, layout, locks
 _INSTALL = "pip install 'pallas-debug[remote]'"
 _STAMPS = ("ETag", "etag", "generation", "md5Hash", "LastModified", "mtime", "updated", "created")
 _WAITING = locks.Waiting(timeout=3600.0)
-
-KEPT_FOR = 30 * 24 * 3600.0
-"""Seconds since its last use after which the next download deletes a copy."""
 
 
 def fetch(url: str) -> Path:
@@ -69,8 +64,7 @@ def _copied(url: str) -> Path | None:
     if not above or name in ("", "..") or "\0" in url:
         raise UsageError(f"{url!r} names no folder of a bucket: write it as s3://bucket/dumps")
     place = f"{layout.clean(above)[:100]}-{hashlib.sha256(above.encode()).hexdigest()[:8]}"
-    caches = platformdirs.user_cache_path("pallas-debug", appauthor=False)
-    cache = caches / place
+    cache = platformdirs.user_cache_path("pallas-debug", appauthor=False) / place
     with _explaining("read", url), contextlib.ExitStack() as stack:
         fs, key = _opened(url)
         try:
@@ -81,9 +75,6 @@ def _copied(url: str) -> Path | None:
         if not found:
             shutil.rmtree(cache / name, ignore_errors=True)
             return None
-        for old in caches.glob("*-" + 8 * "[0-9a-f]"):
-            if time.time() - old.stat().st_mtime > KEPT_FOR:
-                shutil.rmtree(old, ignore_errors=True)
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(locks.LocksUnavailable):
             lock = cache / f".{name}{layout.LOCK}"

@@ -6,7 +6,7 @@ Only `files.py` opens files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -49,8 +49,8 @@ class StoredCompilation:
         """
         return self._read().passes
 
-    def find_pass(self, wanted: str, *, others: Iterable[str] = ()) -> Pass:
-        """Return the pass by its number (`13`), its name or a unique part of it.
+    def find_pass(self, wanted: str, others: Iterable[str] = ()) -> Pass:
+        """Return the pass by its number (`13`), its name or a unique part of it, or both.
 
         Args:
           others: names that the message may suggest as well, such as those of stages.
@@ -60,15 +60,8 @@ class StoredCompilation:
           DumpFormatError: the compilation cannot be read.
         """
         passes = self.passes
-        number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
-        exact = [p for p in passes if p.number == number or p.name == wanted]
-        found = exact or [p for p in passes if wanted in p.name]
-        if len(found) == 1:
-            return found[0]
-        hint = "" if found else meant(wanted, [*others, *(p.name for p in passes)])
-        several = "; several match" if found else ""
-        listed = ", ".join(f"{p.number:02d} {one_line(p.name)}" for p in found or passes) or "none"
-        raise UsageError(f"no pass {wanted!r}{hint} for {self.target}{several}: {listed}")
+        named = [(p.number, p.name) for p in passes]
+        return passes[matching(wanted, named, "pass", f"for {self.target}", others)]
 
     def text(self, wanted: Pass) -> str:
         """Return the text after a pass; one that changed nothing shares the previous pass's text.
@@ -265,6 +258,37 @@ class StoredKernel:
         """Return a file of the kernel's folder that is the same for every target."""
         root = self.root if self.root is not None else self.folder
         return DumpFile(path=self.folder / name, root=root)
+
+
+def matching(
+    wanted: str,
+    passes: Sequence[tuple[int, str]],
+    kind: str,
+    where: str,
+    others: Iterable[str] = (),
+) -> int:
+    """Return the position of the pass with a number (`13`, `13-name`), a name or a part of it.
+
+    Args:
+      passes: numbers and names.
+      kind, where: what was asked for, as messages name it.
+      others: names that the message may suggest as well.
+
+    Raises:
+      UsageError: none matches, or several do; the message lists them.
+    """
+    head, dash, _ = wanted.partition("-")
+    digits = head if head.isdecimal() and len(head) < 10 else ""
+    number = int(digits) if digits and (dash or wanted == digits) else None
+    exact = [at for at, (n, name) in enumerate(passes) if number == n or wanted == name]
+    found = exact or [at for at, (_, name) in enumerate(passes) if wanted in name]
+    if len(found) == 1:
+        return found[0]
+    hint = "" if found else meant(wanted, [*others, *(name for _, name in passes)])
+    several = "; several match" if found else ""
+    shown = [passes[at] for at in found] or passes
+    listed = ", ".join(f"{n:02d} {one_line(name)}" for n, name in shown) or "none"
+    raise UsageError(f"no {kind} {wanted!r}{hint} {where}{several}: {listed}")
 
 
 def entries_of(folder: Path, root: Path) -> files.Listing:

@@ -14,12 +14,12 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from pallas_debug import defaults, render
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError, meant
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import STAGES, Pass
 from pallas_debug.render import one_line
 from pallas_debug.store import files, layout, raw
 from pallas_debug.store.files import DumpFile, is_there
-from pallas_debug.store.stored import StoredCompilation, StoredKernel
+from pallas_debug.store.stored import StoredCompilation, StoredKernel, matching
 
 if TYPE_CHECKING:
     from pallas_debug.ir.operations import Module
@@ -56,8 +56,6 @@ _OF_TARGET: dict[str, str] = {
     **_BESIDE,
     LOG: layout.LOG,
 }
-_GAPS_FLAG = "--xla_jf_dump_llo_static_gaps=true"
-
 _ON_REQUEST = ("source", PROGRAM, LOG, "hlo", "vmem")
 """Texts that are not a form of the kernel, or not readable: searched only on request."""
 
@@ -123,41 +121,13 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
         return _existing(kernel, None, wanted, kernel.named(_OF_KERNEL[wanted]))
     if wanted in _OF_TARGET and not kernel.compilations and wanted != LOG:
         return _existing(kernel, None, wanted, kernel.named(_OF_TARGET[wanted]))
-    stage, colon, name = wanted.partition(":")
-    is_pass = wanted not in _OF_TARGET and stage != layout.LLO
-    if is_pass and target is None and len(kernel.compilations) > 1:
-        _require_pass(kernel, wanted)
+    stage, _, name = wanted.partition(":")
     stored = kernel.target(target)
-    if is_pass:
-        return text_of_pass(kernel, stored, _find_pass(stored, wanted))
     if stage == layout.LLO:
-        return _text_of_llo(kernel, stored, name if colon else "")
-    return _existing(kernel, stored.target, wanted, stored.named(_OF_TARGET[wanted]))
-
-
-def _find_pass(stored: StoredCompilation, wanted: str) -> Pass:
-    number, dash, _ = wanted.partition("-")
-    name = number if dash and number.isdecimal() else wanted
-    return stored.find_pass(name, others=[*_OF_KERNEL, *_OF_TARGET])
-
-
-def _require_pass(kernel: StoredKernel, wanted: str) -> None:
-    """Refuse a name that no target has, before asking the user to choose a target.
-
-    Raises:
-      UsageError: the error for the first target.
-    """
-    refused: list[UsageError] = []
-    for stored in kernel.compilations:
-        try:
-            _find_pass(stored, wanted)
-        except UsageError as error:
-            refused.append(error)
-        except DumpFormatError:
-            return  # naming this target says so
-        else:
-            return
-    raise refused[0]
+        return _text_of_llo(kernel, stored, name)
+    if wanted in _OF_TARGET:
+        return _existing(kernel, stored.target, wanted, stored.named(_OF_TARGET[wanted]))
+    return text_of_pass(kernel, stored, stored.find_pass(wanted, [*_OF_KERNEL, *_OF_TARGET]))
 
 
 def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) -> StoredText:
@@ -196,29 +166,16 @@ def texts_beside(kernel: StoredKernel, stored: StoredCompilation) -> list[Stored
 
 
 def _text_of_llo(kernel: StoredKernel, stored: StoredCompilation, wanted: str) -> StoredText:
-    found = {text.stage.partition(":")[2]: text for text in llo_texts(kernel, stored)}
-    numbers = {int(n) for n in [wanted.partition("-")[0]] if n.isdecimal() and len(n) < 10}
-    exact = [
-        name
-        for name in found
-        if wanted in (name, layout.llo_pass(name))
-        or (wanted.isdecimal() and int(name.partition("-")[0]) in numbers)
-    ]
-    matching = exact or [name for name in found if wanted in name]
-    if len(matching) == 1:
-        return found[matching[0]]
+    found = llo_texts(kernel, stored)
     where = f"{one_line(kernel.name)} for {one_line(stored.target)}"
     if not found:
         raise UsageError(
             f"{where} was dumped without LLO passes; dump it again with --stages llo, or "
             "llo:PASS for single ones"
         )
-    listed = ", ".join(map(one_line, matching or found))
-    if matching:
-        several = f"{wanted!r} matches several LLO passes" if wanted else "name an LLO pass"
-        raise UsageError(f"{where}: {several}: {listed}. Write it as llo:PASS")
-    hint = meant(wanted, [layout.llo_pass(name) for name in found])
-    raise UsageError(f"{where} has no LLO pass {wanted!r}{hint}; there are: {listed}")
+    names = [text.stage.partition(":")[2] for text in found]
+    passes = [(int(number), name) for number, _, name in (n.partition("-") for n in names)]
+    return found[matching(wanted, passes, "LLO pass", f"in {where}")]
 
 
 def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
@@ -254,13 +211,9 @@ def _why_missing(kernel: StoredKernel, target: str | None, stage: str) -> str:
     known = next((m for m in made.missing if m.file == file), None) if made else None
     if known is not None:
         return f"; {render.why_missing(known)}"
-    if file == layout.GAPS:
-        return f"; libtpu writes it only with {_GAPS_FLAG} in LIBTPU_INIT_ARGS"
-    if made is not None and not made.ok:
-        return "; the kernel did not compile that far"
     wanted = defaults.STAGES[3] if file == layout.ESTIMATE else defaults.STAGES[2]
     if made is not None and wanted in made.stages:
-        return "; the compiler writes it only for some kernels"
+        return "; the compiler writes it only for some kernels, and not before it fails"
     return f". Dump it again with --stages {wanted}"
 
 

@@ -303,7 +303,7 @@ def test_texts_are_found_by_their_names(folder: Path, data: Path) -> None:
 def test_runs_are_read_one_by_one_without_those_that_cannot_be(folder: Path) -> None:
     store = Store(folder.parent)
     paths = [store.put_run(RunRecord(run="r", name=name)) for name in ("a", "b", "c")]
-    runs = open_dumps(folder.parent).iter_runs()
+    runs = open_dumps(folder.parent).runs()
     assert next(runs).name == "a"
     paths[1].write_text("{")  # not read yet
     assert [run.name for run in runs] == ["c"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from object_stores import S3, forget
 from pallas_debug.errors import DumpDirectoryError, NoDumpsError, UsageError
 from pallas_debug.model import Compilation, Kernel, RunRecord
 from pallas_debug.store import open_dumps
-from pallas_debug.store.remote import KEPT_FOR, fetch
+from pallas_debug.store.remote import fetch
 from pallas_debug.store.writer import open_store
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
@@ -139,19 +137,6 @@ def test_names_that_leave_the_folder_and_other_files_of_the_bucket(
     copy = fetch(url)
     assert {p.relative_to(copy).parts[0] for p in copy.rglob("*.*")} == {"add-01234567"}
     assert {p.name for p in copy.parent.iterdir()} == {"dumps", ".dumps.json", ".dumps.lock"}
-
-
-def test_copies_that_were_not_used_for_a_month_are_deleted(
-    in_memory: Callable[[], str], kernel: Kernel, compiled: Compiled
-) -> None:
-    old, new = in_memory(), in_memory()
-    for url in (old, new):
-        write(url, kernel, compiled())
-    copies = [fetch(url).parent for url in (old, new)]
-    then = time.time() - KEPT_FOR - 60
-    os.utime(copies[0], (then, then))
-    fetch(new)
-    assert [copy.exists() for copy in copies] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ class Browser:
 
     def runs(self, dump: int) -> Iterator[RunRecord]:
         """Yield the runs that tests and scripts recorded in a directory."""
-        return self._readers[dump].iter_runs()
+        return self._readers[dump].runs()
 
     def named(self, dump: int, name: str) -> list[Entry]:
         """Return the kernels in a directory with this folder name or kernel name."""
