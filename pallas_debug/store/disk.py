@@ -11,7 +11,6 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -116,28 +115,6 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def read_regular(path: Path, size: int | None = None) -> bytes | None:
-    """Return the content of a regular file; None for anything else, or if its size differs.
-
-    A named pipe or a device in a dump must not block the run, and a symlink must not lead
-    elsewhere.
-    """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            is_asked_for = stat.S_ISREG(found.st_mode) and size in (None, found.st_size)
-            return file.read() if is_asked_for else None
-    except (OSError, ValueError):
-        return None
-
-
-def is_as_recorded(path: Path, record: FileRecord) -> bool:
-    """Return whether a file's size and digest are those recorded when it was written."""
-    found = read_regular(path, record.size)
-    return found is not None and hashlib.sha256(found).hexdigest() == record.sha256
 
 
 @contextlib.contextmanager

@@ -216,11 +216,11 @@ class StoredKernel:
           UsageError: the stage was not dumped (raw dumps have only passes).
           DumpFormatError: it cannot be read, is refused, or is damaged.
         """
-        if self.stage_path(stage, target) is None:
-            folder = self.folder if stage in _OF_KERNEL else self.target(target).folder
-            missing = one_line(folder / STAGE_FILES[stage])
+        file = self.stage_file(stage, target)
+        if not files.is_there(file.path):
+            missing = one_line(file.path)
             raise UsageError(f"{one_line(self.name)} has no {stage}: there is no {missing}")
-        return self.stage_file(stage, target).text()
+        return file.text()
 
     def stage_path(self, stage: Stage, target: str | None = None) -> Path | None:
         """Return the file of a stage before the compiler's passes, or None if it was not dumped.

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import layout, locks, schema, scratch
-from pallas_debug.store.disk import (
-    Content,
-    Disk,
-    explained,
-    explaining,
-    is_as_recorded,
-    read_regular,
-)
+from pallas_debug.store import files, layout, locks, schema, scratch
+from pallas_debug.store.disk import Content, Disk, explained, explaining
 
 if TYPE_CHECKING:
     from pallas_debug.store.remote import Upload
@@ -225,7 +219,7 @@ class Store:
         are not known in every run.
         """
         path = self.folder(kernel) / layout.BLOCKS
-        if not _knows_more(read_regular(path), blocks, path):
+        if not _knows_more(self._content(path), blocks, path):
             self._put_files(path.parent, {layout.BLOCKS: schema.encode(blocks)})
         return path
 
@@ -262,14 +256,20 @@ class Store:
         folder = self.folder(kernel) / layout.target_folder(target)
         path = folder / layout.COMPILATION
         try:
-            found = schema.decode(read_regular(path) or b"", Compilation, path)
+            found = schema.decode(self._content(path) or b"", Compilation, path)
         except DumpFormatError:
             return None
         is_final = found.failure is None or found.failure.stage in FINAL
         is_listed = all(p.file is None or p.file in found.files for p in found.passes)
         if found.key != key or not is_final or not is_listed:
             return None
-        if not all(_is_whole(folder, *one) for one in found.files.items()):
+        try:
+            for name, record in found.files.items():
+                files.check_name(name, path)
+                content = files.read(folder / name, self.root, record.size)
+                if hashlib.sha256(content).hexdigest() != record.sha256:
+                    return None
+        except (OSError, DumpFormatError):
             return None
         self._kept.add(folder)
         return replace(found, cached=True)
@@ -335,8 +335,15 @@ class Store:
         """Write files of a kernel whose content has changed, each by itself."""
         with self._explaining():
             for name, content in files.items():
-                if read_regular(folder / name, len(content)) != content:
+                if self._content(folder / name, len(content)) != content:
                     self._replace_file(folder / name, content)
+
+    def _content(self, path: Path, limit: int = files.MAX_MANIFEST) -> bytes | None:
+        """Return the content of a file in the directory; None if it cannot be read."""
+        try:
+            return files.read(path, self.root, limit)
+        except (OSError, DumpFormatError):
+            return None
 
     def _replace_file(self, path: Path, content: bytes) -> None:
         with self._workspace() as workspace:
@@ -374,13 +381,6 @@ class Store:
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.root)
-
-
-def _is_whole(folder: Path, name: str, record: FileRecord) -> bool:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        return False
-    return is_as_recorded(folder / path, record)
 
 
 def _knows_more(stored: bytes | None, blocks: BlockMap, path: Path) -> bool:

@@ -153,7 +153,6 @@ ORIGINAL, LOG, MANIFEST = "passes/00-original.mlir", "compiler.log", "compilatio
         lambda folder: (folder / ORIGINAL).write_bytes(b""),
         lambda folder: (folder / ORIGINAL).write_bytes(b"First\n"),
         lambda folder: as_pipe(folder / LOG),
-        lambda folder: as_link(folder / LOG),
         lambda folder: as_pipe(folder / MANIFEST),
         lambda folder: edited(folder, '"compiler.log"', '"../v5e/compiler.log"'),
         lambda folder: edited(folder, '"compiler.log"', f'"{folder}/compiler.log"'),
@@ -186,12 +185,6 @@ def edited(folder: Path, old: str, new: str) -> None:
 def as_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
-
-
-def as_link(path: Path) -> None:
-    """The same content, elsewhere."""
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize(
