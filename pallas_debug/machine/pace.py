@@ -1,8 +1,8 @@
 """Progress of the kernels that a program runs on the machine, and a budget for their time.
 
-A run that the budget ends is judged as far as it went: findings of what happened are facts, and the
-blocks that no later grid point visits have their final values. Anything that takes the rest of the
-grid to decide is left open, so that a part of a run never accuses a kernel of what it may still do.
+A run that the budget ends is judged as far as it went: findings of what happened are facts.
+Anything that takes the rest of the grid to decide is left open, so that a part of a run never
+accuses a kernel of what it may still do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.loops import LoopChunk
 from pallas_debug.errors import OutOfBudget
-from pallas_debug.machine.grid import BlockOutOfBounds
-from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.machine import Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import Thread
 from pallas_debug.render import one_line
@@ -38,8 +37,6 @@ class PartialRun:
     Attributes:
       call: number of the kernel's call in the program, from 1.
       done, points: number of grid points that ran to their end, and of all.
-      results: arrays that the kernel returns, zero where they are not final.
-      final: for each of them, the elements that no later grid point visits.
     """
 
     kernel: str
@@ -47,8 +44,6 @@ class PartialRun:
     call: int = 1
     done: int
     points: int
-    results: list[Array]
-    final: list[Array]
 
     @property
     def left_out(self) -> str:
@@ -153,7 +148,7 @@ class BudgetObserver(MachineObserver):
     """Ends a run when the budget does.
 
     A run on one core ends between two grid points. One on several cores, and one whose first grid
-    point takes too long, ends at once: no block is final then.
+    point takes too long, ends at once.
     """
 
     follows_loops = False
@@ -188,30 +183,3 @@ class BudgetObserver(MachineObserver):
 
     def stores(self, thread: Thread, step: ir.MachineStep, region: Any, value: Any) -> None:
         self._looks(thread)
-
-
-def final(machine: Machine, done: int) -> list[Array]:
-    """Return masks of the results' elements that no grid point after the first `done` visits.
-
-    Elements of outputs that the kernel does not write block by block may always change.
-    """
-    walk, outputs = machine.threads[0].walk, machine.devices[0].outputs
-    machine.observer = None
-    masks = [np.zeros(buffer.content.shape, bool) for buffer in outputs]
-    for window in walk.windows if done else ():
-        number = next((n for n, one in enumerate(outputs) if one is window.array), None)
-        if window.operand.kind != "output" or number is None:
-            continue
-        try:
-            blocks = [
-                walk.block(machine, machine.threads[0], window, at) for at in range(walk.count)
-            ]
-        except (BlockOutOfBounds, Stopped):
-            continue
-        for block in set(blocks[:done]):
-            masks[number][window.bounds(block)[0]] = True
-        for block in set(blocks[done:]):
-            masks[number][window.bounds(block)[0]] = False
-    for buffer, mask in zip(outputs, masks, strict=True):
-        buffer.content[~mask] = np.zeros((), buffer.content.dtype)
-    return masks

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs.launch import Launch, untyped
+from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.findings.faults import Severity
 from pallas_debug.machine.bounds import BoundsObserver
@@ -23,7 +23,6 @@ from pallas_debug.machine.pace import (
     Pace,
     PartialRun,
     ProgressObserver,
-    final,
     position,
 )
 from pallas_debug.machine.sanitizer import consequences
@@ -151,13 +150,10 @@ def _in_part(
     assert end.thread is not None
     is_ordered = not machine.launch.meshes and len(machine.devices) == 1
     done = position(end.thread) if is_ordered else 0
-    masks = final(machine, done)
     partial = PartialRun(
         kernel=machine.launch.name,
         done=done,
         points=math.prod(end.thread.grid),
-        results=untyped(machine.results()[0]),
-        final=masks,
     )
     for observer in observers:
         observer.is_in_part = True

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.comparison import compare, partial, reference, rounding
+from pallas_debug.comparison import compare, reference, rounding
 from pallas_debug.comparison.compare import Results
 from pallas_debug.comparison.compared import ComparedCall
-from pallas_debug.comparison.partial import PartialResult
 from pallas_debug.comparison.tolerances import Tolerance
-from pallas_debug.errors import MachineError
 from pallas_debug.model import Kernel, Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import interpreted
@@ -91,19 +89,17 @@ def values(
             reasons[outcome.digest] = outcome.reason or NO_RESULT
     kernels = [captured.kernel for captured in called.values()]
     judged = replace(expected.compared, target=target)
-    part, why = _in_part(judged, call, ran, expected) if not ran.returned else (None, "")
-    if not ran.returned and part is None:
+    if not ran.returned:
+        why = NO_RESULT if call.pace.partial is None else call.pace.why
         unjudged = (
-            outcome_of(k, "values", "unjudged", why or reasons.get(k.digest, NO_RESULT))
-            for k in kernels
+            outcome_of(k, "values", "unjudged", reasons.get(k.digest, why)) for k in kernels
         )
         return Seen(outcomes=(*skipped, *unjudged))
-    result = ran.result if part is None else part.result
-    results = compare.compare(judged, result, expected.result)
+    results = compare.compare(judged, ran.result, expected.result)
     left_out = ""
-    if not results.findings and part is None:
+    if not results.findings:
         rounded = rounding.compare_rounded(
-            judged, list(called.values()), result, expected.result, call.pace
+            judged, list(called.values()), ran.result, expected.result, call.pace
         )
         results = replace(results, findings=rounded.findings, kernels=rounded.kernels)
         left_out = rounded.left_out
@@ -112,9 +108,7 @@ def values(
     if is_only:
         only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
     outcomes = [_outcome(kernel, results, reasons, is_only=is_only) for kernel in kernels]
-    if part is not None:
-        outcomes = [outcome.in_part(why, part.points) for outcome in outcomes]
-    elif left_out and not call.pace.left:
+    if left_out and not call.pace.left:
         outcomes = [outcome.in_part(left_out) for outcome in outcomes]
     elif left_out:
         outcomes = [outcome.without(left_out) for outcome in outcomes]
@@ -124,22 +118,6 @@ def values(
         problems=tuple(map(str, results.problems)),
         notes=results.notes,
     )
-
-
-def _in_part(
-    judged: ComparedCall, call: Call, ran: Seen, expected: Expected
-) -> tuple[PartialResult | None, str]:
-    """What is known of a result if the budget ended the run, and what is not, with the reason."""
-    if ran.partial is None:
-        return None, ""
-    try:
-        part = partial.result_of(judged, ran.partial, expected.result)
-    except MachineError as error:
-        return None, f"{call.pace.why}; {error}"
-    if not part.final:
-        return None, f"{call.pace.why}, before any block of the result was complete"
-    missing = f"{part.elements - part.final:,} of {part.elements:,} elements"
-    return part, f"{missing}, and float32 products as a TPU computes them: {call.pace.why}"
 
 
 def _outcome(

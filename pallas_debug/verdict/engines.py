@@ -25,7 +25,7 @@ from pallas_debug.findings.faults import NO_KERNEL
 from pallas_debug.findings.outputs import Dropped
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.inputs.made_up import Filled
-from pallas_debug.machine.pace import Pace, PartialRun
+from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Compilation, Failure, Finding, Gap, Hint, Kernel, Target
 from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status, outcome_of
@@ -48,7 +48,6 @@ class Seen:
     Attributes:
       result: return value of the function, if the engine ran it.
       returned: whether the function returned.
-      partial: the kernel's run that the budget ended, which is why the function did not return.
       options: options of the session in which the engine ran it.
       hints: what looks unintended in the kernels.
       captures: kernels that the run lowered.
@@ -62,7 +61,6 @@ class Seen:
     findings: tuple[Finding, ...] = ()
     result: Any = None
     returned: bool = False
-    partial: PartialRun | None = None
     options: Options | None = None
     hints: tuple[Hint, ...] = ()
     captures: tuple[Capture, ...] = ()

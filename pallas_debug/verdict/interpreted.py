@@ -117,7 +117,6 @@ def ran(
         captures=tuple(session.captures),
         result=result,
         returned=error is None,
-        partial=pace.partial if error is not None else None,
         options=options,
         launched=frozenset(session.launched),
         dropped=observer.dropped,

@@ -199,8 +199,7 @@ def verify(
       grad: whether to verify the gradient of the function instead, as for `compare`: its forward
         and backward kernels, and their results; without a reference, by finite differences.
       budget: seconds for the reference and the kernel machine together. When they have passed, the
-        kernel that runs is judged by the grid points that ran, its values by the blocks that these
-        have completed, and what was left out is not judged.
+        kernel that runs is judged by the grid points that ran, and what was left out is not judged.
       **kwargs: passed to the function, like `args`.
 
     Returns:

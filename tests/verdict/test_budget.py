@@ -72,59 +72,15 @@ def signs(verdict: Verdict) -> dict[str, tuple[str, tuple[int, int] | None]]:
 
 def test_what_ran_is_judged_and_the_rest_is_named() -> None:
     verdict = verified(halves)
-    assert signs(verdict) == {"machine": ("ok", (5, 16)), "values": ("ok", (5, 16))}
+    assert signs(verdict) == {"machine": ("ok", (5, 16)), "values": ("unjudged", None)}
     assert not verdict.ok
     assert not verdict.findings
     table, _, rest = str(verdict).partition("\n\n")
     assert table.endswith("* of 5 of 16 grid points")
-    assert table.count("ok*") == 2
+    assert table.count("ok*") == 1
     assert "11 of 16 grid points" in rest
-    assert "6,144 of 8,192 elements" in rest  # of four points, two blocks of 8×128 are complete
-    assert rest.endswith("halves: judged in part: machine, values; nothing found in 1 kernel")
-
-
-@pytest.mark.parametrize("wrong, is_found", [(0, True), (1, True), (2, False), (7, False)])
-def test_values_are_compared_in_complete_blocks_only(wrong: int, is_found: bool) -> None:
-    verdict = verified(lambda x: halves(x, wrong=wrong))
-    assert [str(f.kind) for f in verdict.findings] == ["ValueMismatch"] * is_found
-    assert not verdict.ok
-
-
-def test_results_are_followed_through_operations_after_the_kernel() -> None:
-    right = verified(lambda x: 3 * halves(x).T[:, 4:], lambda x: 6 * x.T[:, 4:])
-    assert signs(right)["values"] == ("ok", (5, 16))
-    assert not right.findings
-    wrong = verified(lambda x: 3 * halves(x, wrong=1).T[:, 4:], lambda x: 6 * x.T[:, 4:])
-    assert [str(f.kind) for f in wrong.findings] == ["ValueMismatch"]
-
-
-def test_a_result_that_mixes_elements_is_not_compared() -> None:
-    verdict = verified(lambda x: jnp.cumsum(halves(x), 0), lambda x: jnp.cumsum(2 * x, 0))
-    assert signs(verdict)["values"] == ("unjudged", None)
-    assert not verdict.findings
-    assert "before any block of the result was complete" in str(verdict)
-
-
-def test_a_block_that_is_visited_again_later_is_not_complete() -> None:
-    def totals(x: Any) -> Any:
-        def add(x_ref: Any, o_ref: Any) -> None:
-            @pl.when(pl.program_id(0) == 0)
-            def _() -> None:
-                o_ref[...] = jnp.zeros_like(o_ref)
-
-            o_ref[...] += x_ref[...]
-
-        return pl.pallas_call(
-            add,
-            grid=(8,),
-            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
-            out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32),
-        )(x)
-
-    verdict = verified(totals, lambda x: x.reshape(8, 8, 128).sum(0))
-    assert signs(verdict) == {"machine": ("ok", (5, 8)), "values": ("unjudged", None)}
-    assert not verdict.findings
+    assert "not judged: halves values: the budget of 60 s ended in kernel `halves`" in rest
+    assert rest.endswith("judged in part: machine; nothing found by the rest")
 
 
 def test_only_what_the_rest_of_the_grid_cannot_undo_is_found() -> None:
@@ -169,7 +125,6 @@ def test_kernels_after_the_one_that_the_budget_ended_are_not_judged() -> None:
     assert missing.reason is not None
     assert missing.reason.endswith("the budget of 60 s ended in kernel `halves`")
     assert found["halves", "values"].status == "unjudged"
-    assert "the function calls more than one kernel" in str(verdict)
 
 
 def test_a_run_within_the_budget_is_judged_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,16 +178,6 @@ def _bits(leaf: Any) -> Any:
     return leaf if values.dtype == object else (values.shape, str(values.dtype), values.tobytes())
 
 
-def replaced(result: Any, masks: Sequence[np.ndarray[Any, Any]], values: Sequence[Any]) -> Any:
-    """Return a result with some elements of its arrays replaced, in the dtypes of the new ones."""
-    before, tree = jax.tree.flatten(result)
-    new = [
-        jnp.where(mask, value, jnp.asarray(leaf).astype(value.dtype))
-        for leaf, mask, value in zip(before, masks, map(jnp.asarray, values), strict=True)
-    ]
-    return jax.tree.unflatten(tree, new)
-
-
 def host_leaves(result: Any) -> list[tuple[str, str, Any]]:
     """Path, dtype and values of each array in a result.
 
