@@ -74,7 +74,7 @@ def values(
     Args:
       ran: the run of the engine `machine`, whose result is compared; None to run the function here.
     """
-    if ran is None or ran.options is None:  # it is beyond the limits of the sanitizer
+    if ran is None or ran.options is None:  # the engine was not asked, or failed
         kernels = [captured.kernel for captured in captures]
         ran = interpreted.ran(call, kernels, "auto", target.name, "values")
     called = {c.kernel.digest: c for c in (*captures, *ran.captures)}

@@ -19,11 +19,8 @@ from pallas_debug.findings.facts import line_text
 from pallas_debug.machine.pace import Pace
 from pallas_debug.model import Gap, Kernel
 from pallas_debug.session import Options, Session, sanitizing
-from pallas_debug.verdict.engines import Call, Seen, each, not_traced
+from pallas_debug.verdict.engines import Call, Seen, not_traced
 from pallas_debug.verdict.result import JUDGED, Engine, Outcome, Status, outcome_of
-
-MAX_POINTS = 32768
-"""Maximum grid points of a kernel that the kernel machine judges."""
 
 GPU_MODE = "gpu"
 
@@ -39,9 +36,6 @@ optimisation."""
 
 def sanitized(call: Call, kernels: Sequence[Kernel], chip: str) -> Seen:
     """Run the kernels on the kernel machine, and judge what they do element by element."""
-    large = next(filter(None, (_too_large(kernel) for kernel in kernels)), None)
-    if large is not None:
-        return each(kernels, "machine", "unsupported", large)
     return ran(call, kernels, sanitizing(None), chip, "machine")
 
 
@@ -55,17 +49,6 @@ def in_mode_of_jax(call: Call, kernels: Sequence[Kernel], chip: str) -> Seen:
         return seen
     outcomes = (outcome_of(kernel, "machine", "ok").without(NOT_SANITIZED) for kernel in kernels)
     return replace(seen, outcomes=tuple(outcomes))
-
-
-def _too_large(kernel: Kernel) -> str | None:
-    """Reason why a kernel has too many grid points for the kernel machine."""
-    points = math.prod(size or 1 for size in kernel.grid)
-    if points <= MAX_POINTS:
-        return None
-    return (
-        f"the grid of kernel `{kernel.name}` has {points:,} points, but the kernel machine judges "
-        f"at most {MAX_POINTS:,}; use smaller arguments"
-    )
 
 
 def run(call: Call, options: Options) -> tuple[Session, Exception | None, Any]:

@@ -258,16 +258,6 @@ def test_arrays_too_large_for_shadow_memory(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_POINTS", 5)
-    x = jnp.ones((48, 128))
-    (outcome,) = pallas_debug.verify(affine, x, engines="machine").unjudged
-    assert outcome.reason.startswith(
-        "the grid of kernel `body` has 6 points, but the kernel machine judges at most 5; use"
-    )
-
-
-@pytest.mark.slow
 def test_prints_callbacks_and_checks_are_those_of_other_modes() -> None:
     values: list[float] = []
 
