@@ -63,7 +63,7 @@ class Listener:
         self.gaps: list[Gap] = []
 
     def pytest_report_header(self) -> str | None:
-        if not self._settings.speaks:
+        if not self._settings.watches:
             return None
         header = f"{NAME} {pallas_debug.__version__}"
         if self.gaps:  # before any test: the session could not be opened
@@ -80,10 +80,8 @@ class Listener:
         if settings.watches and mode is None:
             mode = "auto" if session is None else session.interpret_mode.kind
         where = settings.dump and text.relative(settings.dump)
-        is_for_tests = settings.names_target and not settings.watches
         parts = {
             f"dumping to {where} for {targets}": settings.dump,
-            f"target {targets}, for tests that request it": is_for_tests,
             f"kernels run in interpret mode {mode}": mode,
             f"jax's devices answer as {settings.pretend}": settings.pretend,
             f"kernels verified for {', '.join(settings.verify)}": settings.verify,
@@ -304,8 +302,6 @@ def start(config: pytest.Config) -> None:
       pytest.UsageError: an unknown target, a directory that is not writable.
     """
     settings = settings_of(config)
-    if not settings.speaks:
-        return
     try:
         if settings.watches:
             given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
@@ -313,13 +309,15 @@ def start(config: pytest.Config) -> None:
         targets.resolve_all((*settings.targets, settings.chip))
     except (MissingJaxError, UnknownTargetError) as error:
         raise pytest.UsageError(str(error)) from error
+    if not settings.watches:
+        return
     listen(config)
     runs_elsewhere = (  # xdist's controller
         not hasattr(config, "workerinput")
         and "xdist" in sys.modules
         and config.getoption("tx", None) not in (None, [])
     )
-    if settings.watches and not runs_elsewhere:
+    if not runs_elsewhere:
         with lost_if_it_fails(config, "opening the session of the run"):
             watch(config).open()
 

@@ -134,7 +134,6 @@ class Settings:
     sanitize: bool
     switches: tuple[str, ...]
     update_baselines: bool
-    names_target: bool
 
     @property
     def watches(self) -> bool:
@@ -157,11 +156,6 @@ class Settings:
     def chip(self) -> str:
         """Target presented to code that queries its chip."""
         return self.pretend or self.targets[0]
-
-    @property
-    def speaks(self) -> bool:
-        """True if the run has a header."""
-        return self.watches or self.names_target
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -198,7 +192,6 @@ def _resolve(config: pytest.Config) -> Settings:
         sanitize=bool(found["sanitize"]),
         switches=found["switch"] or (),
         update_baselines=bool(found["update-baselines"]),
-        names_target=found["target"] is not None,
     )
 
 

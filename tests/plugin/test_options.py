@@ -50,7 +50,6 @@ HEADERS: list[tuple[list[str], dict[str, str], str, str]] = [
     (["--pallas-dump=d"], {"PALLAS_TARGET": "v6e"}, "pallas_dump = c\npallas_target = v4",
      "dumping to d for v6e; "),
     (["--pallas-dump"], {"PALLAS_DUMP": ""}, "", "dumping to dumps for v5e; "),
-    (["--pallas-target=v6e:2x4"], {}, "", "target v6e:2x4, for tests that request it"),
     (["--pallas-interpret"], {}, "", "kernels run in interpret mode auto"),
     (["--pallas-interpret=hlo"], {}, "", "kernels run in interpret mode hlo"),
     ([], {"PALLAS_INTERPRET": TPU}, "",
