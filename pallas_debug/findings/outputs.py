@@ -74,9 +74,6 @@ class OutputUse:
 OutputUses = Mapping[str, OutputUse]
 """Uses of all of a kernel's outputs, by name."""
 
-Dropped = tuple[str, str | None]
-"""Name of a kernel, and of one of its outputs."""
-
 
 def most(uses: Sequence[OutputUse]) -> OutputUse:
     """Return the most extensive use, if several programs call the same kernel."""
@@ -116,9 +113,7 @@ def _overlap(a: Box, b: Box) -> bool:
     return all(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
 
 
-def without_unused(
-    findings: Iterable[Finding], uses: OutputUses
-) -> tuple[tuple[Finding, ...], frozenset[Dropped]]:
+def without_unused(findings: Iterable[Finding], uses: OutputUses) -> tuple[Finding, ...]:
     """Drop findings about unused outputs or parts, and state the condition of uncertain ones.
 
     If a kernel writes none of its outputs, all count as used: it is called for at least one of
@@ -126,39 +121,26 @@ def without_unused(
 
     Args:
       findings: findings of one kernel.
-
-    Returns:
-      The remaining findings, and the unused outputs.
     """
-    everything = tuple(findings)
-    unread = {
-        id(f)
-        for f in everything
-        if (use := uses.get(f.operand or "")) is not None and is_unread(f, use.read)
-    }
-    found = tuple(f for f in everything if id(f) not in unread)
-    dropped: set[Dropped] = {(f.kernel, f.operand) for f in everything if id(f) in unread}
+    found = [
+        f
+        for f in findings
+        if (use := uses.get(f.operand or "")) is None or not is_unread(f, use.read)
+    ]
     names = {f.operand for f in found if f.kind is Fault.OUTPUT_NOT_WRITTEN}
     if not uses or names.issuperset(uses):
-        return tuple(certain(f) for f in found), frozenset(dropped)
+        return tuple(map(certain, found))
     kept: list[Finding] = []
     for finding in found:
         use = uses.get(finding.operand or "")
         if finding.kind is not Fault.OUTPUT_NOT_WRITTEN or use is None:
             kept.append(finding)
-        elif use.is_dropped:
-            dropped.add((finding.kernel, finding.operand))
-        else:
+        elif not use.is_dropped:
             kept.append(replace(finding, only_if=use.condition))
-    return tuple(kept), frozenset(dropped)
+    return tuple(kept)
 
 
 def certain(finding: Finding) -> Finding:
     """Mark the use of an unwritten output as known; return other findings unchanged."""
     is_of_output = finding.kind is Fault.OUTPUT_NOT_WRITTEN and finding.only_if is not None
     return replace(finding, only_if=None) if is_of_output else finding
-
-
-def note(kernel: str, operand: str | None) -> str:
-    """Sentence about an output, or a part of it, that is neither written nor used."""
-    return f"kernel `{kernel}` does not write all of {operand}, but nothing uses what it leaves out"

@@ -15,7 +15,7 @@ from pallas_debug.checks import findings, names
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings import outputs
 from pallas_debug.findings.collector import Collector
-from pallas_debug.findings.outputs import Dropped, OutputUses
+from pallas_debug.findings.outputs import OutputUses
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, Gap, Hint, PrintRecord, SourceLine
 
@@ -56,7 +56,6 @@ class RunObserver:
         self._hints: dict[Hint, None] = {}
         self._skipped_loops: dict[str, set[SourceLine]] = {}
         self._run_loops: dict[str, set[SourceLine]] = {}
-        self._dropped: set[Dropped] = set()
         self._printed: list[PrintRecord] = []
         self._cut = 0
         self._gaps: set[Gap] = set()
@@ -102,12 +101,6 @@ class RunObserver:
             return frozenset(self._skipped_loops.get(digest, set()) - ran)
 
     @property
-    def dropped(self) -> frozenset[Dropped]:
-        """Kernels and outputs that are not written, and that their programs do not use."""
-        with self._lock:
-            return frozenset(self._dropped)
-
-    @property
     def records(self) -> tuple[PrintRecord, ...]:
         """Prints since the last `clear()`; a final record states how many were dropped."""
         with self._lock:
@@ -122,7 +115,6 @@ class RunObserver:
         self._collector.clear()
         with self._lock:
             self._hints.clear()
-            self._dropped.clear()
             self._printed.clear()
             self._cut = 0
 
@@ -147,9 +139,7 @@ class RunObserver:
           digest: digest of the kernel; empty if unknown.
         """
         if uses:
-            findings, dropped = outputs.without_unused(findings, uses)
-            with self._lock:
-                self._dropped |= dropped
+            findings = outputs.without_unused(findings, uses)
         found = [
             replace(finding, digest=finding.digest or digest)
             for finding in Collector(findings).findings

@@ -22,7 +22,6 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.failure import failed
 from pallas_debug.findings.faults import NO_KERNEL
-from pallas_debug.findings.outputs import Dropped
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.inputs.made_up import Filled
 from pallas_debug.machine.pace import Pace
@@ -54,7 +53,6 @@ class Seen:
       problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
       notes: remarks that are not about a single kernel.
       launched: digests of the kernels that are known to have run to their end.
-      dropped: kernel and operand of outputs that were not written, and that programs do not use.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -67,7 +65,6 @@ class Seen:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     launched: frozenset[str] = frozenset()
-    dropped: frozenset[Dropped] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,6 @@ def ran(
         returned=error is None,
         options=options,
         launched=frozenset(session.launched),
-        dropped=observer.dropped,
         problems=tuple(session_problems(session)),
         notes=tuple(filter(None, map(algorithms.note, session.captures))),
     )
@@ -245,7 +244,6 @@ def ran_once(
         outcomes=tuple(outcomes),
         findings=tuple(findings),
         hints=session.observer.hints,
-        dropped=session.observer.dropped,
         problems=tuple(problems),
     )
 

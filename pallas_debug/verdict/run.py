@@ -19,7 +19,6 @@ from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.outputs import Dropped
 from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.machine.pace import Pace
@@ -482,7 +481,7 @@ class Verifier(Subscriber):
         targets = [target.name for target in self._targets()]
         seen = [*self._seen, *(one for c in captures for one in self._not_run(c))]
         outcomes = [outcome for one in seen for outcome in one.outcomes]
-        findings, dropped = self._certain(seen, outcomes)
+        findings = self._certain(seen, outcomes)
         why = TRACE_FAILED if self._found.has_failed else table.NO_ANSWER
         filled = table.fill(
             known,
@@ -493,7 +492,6 @@ class Verifier(Subscriber):
             unanswered=why,
         )
         found = merged(findings, [captured.kernel.source for captured in captures])
-        unused = unwritten.notes(dropped, found)
         problems = [problem for one in seen for problem in one.problems]
         notes = [note for one in seen for note in one.notes]
         if call is not None:
@@ -530,7 +528,7 @@ class Verifier(Subscriber):
             hints=hints,
             suppressed=suppressed,
             problems=tuple(p for p in dict.fromkeys(problems) if p not in reasons),
-            notes=(*dict.fromkeys([*notes, *unused, *issues]), *idle),
+            notes=(*dict.fromkeys([*notes, *issues]), *idle),
             versions=dict(versions.installed()),
             reference=None if request.reference is None else name_of(request.reference),
         )
@@ -551,24 +549,20 @@ class Verifier(Subscriber):
                 reason = why or f"for {target.name} the function does not call it"
                 yield ask.each(kernels, "compile", "skipped", reason, target.name)
 
-    def _certain(
-        self, seen: Iterable[Seen], outcomes: Iterable[Outcome]
-    ) -> tuple[list[Finding], frozenset[Dropped]]:
+    def _certain(self, seen: Iterable[Seen], outcomes: Iterable[Outcome]) -> list[Finding]:
         """Leave out findings that a run refutes, and unwritten outputs that change no result."""
-        findings, dropped = unwritten.used([f for one in seen for f in one.findings], self.session)
+        findings = unwritten.used([f for one in seen for f in one.findings], self.session)
         for ran in self._runs:
             assert self._call is not None
-            findings, unused = unwritten.decided(findings, self._call, ran)
-            dropped |= unused
+            findings = unwritten.decided(findings, self._call, ran)
         whole = {
             o.digest for o in outcomes if o.engine == "machine" and o.status == "ok" and not o.gaps
         }
-        kept = [
+        return [
             f
             for f in findings
             if f.kind not in _DECIDED_BY_A_RUN or f.only_if is None or f.digest not in whole
         ]
-        return kept, dropped.union(*(one.dropped for one in seen))
 
 
 def _hints(seen: Iterable[Seen]) -> tuple[Hint, ...]:

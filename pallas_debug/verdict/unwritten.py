@@ -6,14 +6,13 @@ later kernel may complete an array through an alias, and a caller may use only a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.findings import outputs
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.outputs import Dropped
 from pallas_debug.inputs.made_up import Filled
 from pallas_debug.model import Finding
 from pallas_debug.session import Session
@@ -21,22 +20,16 @@ from pallas_debug.verdict import interpreted
 from pallas_debug.verdict.engines import Call, Seen
 
 
-def used(findings: Iterable[Finding], session: Session) -> tuple[list[Finding], frozenset[Dropped]]:
-    """Leave out unwritten outputs that the session's programs do not use; also return those."""
+def used(findings: Sequence[Finding], session: Session) -> list[Finding]:
+    """Leave out unwritten outputs that the session's programs do not use."""
     uses = {kernel.digest: session.callers.uses(kernel) for kernel in session.kernels}
-    everything = list(findings)
-    kept = [finding for finding in everything if finding.digest not in uses]
-    dropped = frozenset[Dropped]()
+    kept = [finding for finding in findings if finding.digest not in uses]
     for digest, used in uses.items():
-        left, unused = outputs.without_unused([f for f in everything if f.digest == digest], used)
-        kept += left
-        dropped |= unused
-    return kept, dropped
+        kept += outputs.without_unused((f for f in findings if f.digest == digest), used)
+    return kept
 
 
-def decided(
-    findings: Sequence[Finding], call: Call, ran: Seen
-) -> tuple[list[Finding], frozenset[Dropped]]:
+def decided(findings: Sequence[Finding], call: Call, ran: Seen) -> list[Finding]:
     """Leave out unwritten outputs that change no result of a function; the others count.
 
     Args:
@@ -45,11 +38,10 @@ def decided(
     suspects = {f.digest for f in findings if _is_unwritten(f)}
     suspects &= {captured.kernel.digest for captured in ran.captures}
     if not ran.returned or ran.options is None or not arrays.has_leaves(ran.result):
-        return list(findings), frozenset()
+        return list(findings)
     matter = {digest for digest in suspects if _changes_result(call, ran, digest)}
     left = [f for f in findings if _is_unwritten(f) and f.digest in suspects - matter]
-    kept = [outputs.certain(f) if f.digest in matter else f for f in findings if f not in left]
-    return kept, frozenset((f.kernel, f.operand) for f in left)
+    return [outputs.certain(f) if f.digest in matter else f for f in findings if f not in left]
 
 
 def resolved(
@@ -72,7 +64,7 @@ def resolved(
     )
     values = Filled(args=tuple(args), kwargs=kwargs)
     call = Call(function=function, args=args, kwargs=kwargs, values=values)
-    return tuple(decided(findings, call, ran)[0])
+    return tuple(decided(findings, call, ran))
 
 
 def _changes_result(call: Call, ran: Seen, digest: str) -> bool:
@@ -83,12 +75,6 @@ def _changes_result(call: Call, ran: Seen, digest: str) -> bool:
     )
     _, error, other = interpreted.run(call, options)
     return error is not None or not arrays.are_identical(ran.result, other)
-
-
-def notes(dropped: Iterable[Dropped], findings: Iterable[Finding]) -> list[str]:
-    """Notes about unwritten outputs for which there is no finding."""
-    known = {(f.kernel, f.operand) for f in findings if _is_unwritten(f)}
-    return [outputs.note(*key) for key in sorted(set(dropped) - known, key=str)]
 
 
 def _is_unwritten(finding: Finding) -> bool:

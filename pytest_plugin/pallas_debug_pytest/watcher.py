@@ -400,9 +400,8 @@ class Watcher(Subscriber):
         seen = {(f.kernel, f.kind) for f in running.findings}
         for kernel in running.used.values():
             for finding in self._verification.findings(kernel):
-                is_dropped = (finding.kernel, finding.operand) in observer.dropped
-                if is_dropped and finding.kind is Fault.OUTPUT_NOT_WRITTEN:
-                    continue  # this test's programs do not use the output
+                if finding.kind is Fault.OUTPUT_NOT_WRITTEN and running.judged_by(kernel):
+                    continue  # the run knows what this test's programs use
                 if (finding.kernel, finding.kind) not in seen:
                     observer.found(finding, uses=running.session.callers.uses(kernel))
 
