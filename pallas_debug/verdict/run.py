@@ -160,7 +160,6 @@ def verify(
     to: str | Path | None = None,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
-    tick: Callable[[Session], None] | None = None,
     reference: Callable[..., Any] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -192,7 +191,6 @@ def verify(
       to: a dump directory in which to save the compilations and the findings.
       timeout: maximum seconds per compilation.
       jobs: maximum number of compiler processes; 0 for one per core, up to four.
-      tick: called about ten times a second while waiting for compilations.
       reference: function of the same arguments that returns the correct results; see `compare`.
       rtol, atol: tolerance of the comparison with the reference, as for `compare`.
       grad: whether to verify the gradient of the function instead, as for `compare`: its forward
@@ -213,7 +211,7 @@ def verify(
     given = locals()
     with WithoutOurFrames():
         request = Request(**{one.name: given[one.name] for one in fields(Request)})
-        return Verifier().of_function(function, args, kwargs, request, tick)
+        return Verifier().of_function(function, args, kwargs, request)
 
 
 class Verifier(Subscriber):
@@ -248,7 +246,6 @@ class Verifier(Subscriber):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         request: Request,
-        tick: Callable[[Session], None] | None = None,
     ) -> Verdict:
         """Verify the kernels that a function calls, as `verify` does."""
         check_function("pallas_debug.verify", function)
@@ -277,7 +274,7 @@ class Verifier(Subscriber):
         with Session(request.options(interpret="off")) as session:
             self.session = session
             self._ask(call, expected)
-            session.wait(None if tick is None else lambda: tick(session))
+            session.wait()
         return self._conclude()
 
     def of_program(self, run: Callable[[], BaseException | None], request: Request) -> Verdict:
