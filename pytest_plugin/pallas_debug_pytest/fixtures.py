@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +22,6 @@ from pallas_debug.errors import UnknownTargetError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
-from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
 from pallas_debug_pytest import listener, marks
@@ -85,9 +83,6 @@ class Pallas(Performance):
           targets: names of targets; by default the marker's, or the run's.
           stages: stages to keep, as for `pallas_debug.dump`.
         """
-        check_function("pallas.compile", function)
-        own = inspect.signature(self.compile).parameters
-        check_arguments("pallas.compile", function, args, kwargs, own)
         settings = self._watcher.settings
         made = api.dump(
             function,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import inspect
 import json
 import os
 from abc import abstractmethod
@@ -21,7 +20,6 @@ import msgspec
 import pytest
 
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.guards import check_arguments, check_function
 from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.stats import Stats
 from pallas_debug.quantities import percent
@@ -71,9 +69,6 @@ class Performance:
           For each kernel and target: bundles, estimated cycles, spills, memory, cost by line.
         """
         __tracebackhide__ = True
-        check_function("pallas.stats", function)
-        own = inspect.signature(self.stats).parameters
-        check_arguments("pallas.stats", function, args, kwargs, own)
         call = functools.partial(self.compile, function, *args, **kwargs)
         found = {
             (dump.kernel.digest, made.target): _profiled(dump, made)
