@@ -123,13 +123,8 @@ def place_at(where: str | Path, kernel: str | None = None, target: str | None = 
         folder = path.absolute()
         path, target = folder.parent, target or folder.name
     root, prefix = split_prefix(path)
-    if prefix is None or kernel is None or prefix.startswith(kernel):
-        return Place(root=root, kernel=prefix or kernel, target=target)
-    if kernel.startswith(prefix):
-        return Place(root=root, kernel=kernel, target=target)
-    raise UsageError(
-        f"the path names the kernel {prefix!r}, and --kernel {kernel!r}: pass only one of them"
-    )
+    named = max(kernel or "", prefix or "", key=len) or None  # the one that says more
+    return Place(root=root, kernel=named, target=target)
 
 
 def kernel_at(where: str | Path, name: str | None = None) -> tuple[StoredKernel, str | None]:

@@ -54,12 +54,11 @@ class SettingResult:
     Attributes:
       setting: values of the swept arguments, as texts.
       kernels: names of the kernels' folders in the dump directory.
-      cycles: our estimate; `compiler_cycles` is libtpu's own.
+      cycles: our estimate.
       vmem: VMEM of the kernel that needs most.
       left_out: elements of each operand that are in no block.
       partial: operands of which other settings leave out less, so that they do more work.
       failure: why there are no figures; None if there are.
-      seconds: time that the worker took; None if it did not finish.
       is_cached: whether an earlier run had compiled everything.
     """
 
@@ -67,16 +66,12 @@ class SettingResult:
     target: str
     kernels: tuple[str, ...] = ()
     cycles: Figure = field(default_factory=lambda: missing("not compiled", unit="cycles"))
-    compiler_cycles: Figure = field(default_factory=lambda: missing("not compiled", unit="cycles"))
     bundles: Figure = field(default_factory=lambda: missing("not compiled"))
     spills: Figure = field(default_factory=lambda: missing("not compiled"))
-    fills: Figure = field(default_factory=lambda: missing("not compiled"))
     vmem: Figure = field(default_factory=lambda: missing("not compiled", unit="bytes"))
-    vmem_capacity: Figure = field(default_factory=lambda: missing("not compiled", unit="bytes"))
     left_out: Mapping[str, int] = field(default_factory=dict)
     partial: tuple[str, ...] = ()
     failure: SettingFailure | None = None
-    seconds: float | None = None
     is_cached: bool = False
 
     @property
@@ -193,17 +188,13 @@ def table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return titles and rows of a table.
 
-    libtpu's own estimate of cycles has a column if the stage `estimate` was kept.
-
     Args:
       reasons: why settings failed or are partial; rows refer to them by number. Without, each row
         has its own reason.
     """
-    has_estimate = any(result.compiler_cycles.is_known for result in results)
     names = list(results[0].setting) if results else []
-    cycles = ["cycles", "libtpu's"] if has_estimate else ["cycles"]
-    titles = ["target", *names, *cycles, "bundles", "spills", "VMEM", "status"]
-    return titles, [_row(result, reasons, has_estimate=has_estimate) for result in results]
+    titles = ["target", *names, "cycles", "bundles", "spills", "VMEM", "status"]
+    return titles, [_row(result, reasons) for result in results]
 
 
 def reasons_of(results: Sequence[SettingResult]) -> list[str]:
@@ -211,9 +202,8 @@ def reasons_of(results: Sequence[SettingResult]) -> list[str]:
     return list(dict.fromkeys(r.reason for r in results if r.reason is not None))
 
 
-def _row(result: SettingResult, reasons: Sequence[str], *, has_estimate: bool) -> list[str]:
-    cycles = (result.cycles, result.compiler_cycles) if has_estimate else (result.cycles,)
-    figures = (*cycles, result.bundles, result.spills)
+def _row(result: SettingResult, reasons: Sequence[str]) -> list[str]:
+    figures = (result.cycles, result.bundles, result.spills)
     status, why = "ok", result.reason
     if why is not None:
         what = "failed" if result.failure is not None else "partial"

@@ -12,7 +12,6 @@ import re
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,14 +95,11 @@ class SweepTask:
 def run(task: SweepTask) -> tuple[SettingResult, ...]:
     """Run a setting, and return a result for each target; errors become its failure."""
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
-        began = time.monotonic()
         root = Path(task.where)
         if not root.is_dir():  # the directory of another machine
             folder = tempfile.TemporaryDirectory(prefix="pallas-debug-sweep-")
             root = Path(stack.enter_context(folder))
-        results = _results(task, root)
-        seconds = round(time.monotonic() - began, 3)
-        return tuple(replace(result, seconds=seconds) for result in results)
+        return tuple(_results(task, root))
 
 
 def _results(task: SweepTask, root: Path) -> list[SettingResult]:
@@ -208,16 +204,13 @@ def _profiled(folder: Path, target: str) -> tuple[dict[str, Figure], dict[str, i
     found = read_profile(kernel, stored)
     if found is None:
         gone = missing(_missing(stored) or "the compiler wrote no schedule")
-        return dict.fromkeys(_SUMS + _MAXIMA, gone), {}
+        return dict.fromkeys((*_SUMS, "vmem"), gone), {}
     profile = found.profile  # not its `stats`: lines, units and advice take longer than the rest
     figures = {
         "cycles": profile.cycles.total,
-        "compiler_cycles": profile.cycles.compiler,
         "bundles": profile.counts.bundles,
         "spills": profile.counts.spills,
-        "fills": profile.counts.fills,
         "vmem": profile.memory.vmem,
-        "vmem_capacity": profile.memory.capacity,
     }
     return figures, _left_out(profile)
 
@@ -245,15 +238,14 @@ def _missing(stored: StoredCompilation) -> str:
     return "; ".join(f"{m.file}: {m.message}" for m in absent)
 
 
-_SUMS = ("cycles", "compiler_cycles", "bundles", "spills", "fills")
-_MAXIMA = ("vmem", "vmem_capacity")
+_SUMS = ("cycles", "bundles", "spills")
 
 
 def _figures(kernels: list[dict[str, Figure]]) -> dict[str, Any]:
     """Return the figures of a setting: sums over its kernels, and the largest VMEM size."""
     if len(kernels) == 1:
         return dict(kernels[0])
-    return {name: _total(name, [k[name] for k in kernels]) for name in _SUMS + _MAXIMA}
+    return {name: _total(name, [k[name] for k in kernels]) for name in (*_SUMS, "vmem")}
 
 
 def _total(name: str, figures: list[Figure]) -> Figure:

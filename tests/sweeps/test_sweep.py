@@ -110,7 +110,6 @@ def test_figures_come_from_the_compiler(found: SweepResult, dumps: Path) -> None
     assert best.cycles.value < second.cycles.value
     assert best.spills.value == 0
     assert best.vmem.value
-    assert best.seconds
     assert not best.is_cached
     assert len(failed) == 4
 
