@@ -147,7 +147,8 @@ def _report(dumps: Path, scratch: Path) -> None:
     page = scratch / "report.html"
     subprocess.run([_installed("pallas-debug"), "report", str(dumps), "-o", str(page)], check=True)
     options = webdriver.ChromeOptions()
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+    still = "--force-prefers-reduced-motion"  # else the page still scrolls
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", still):
         options.add_argument(flag)
     options.binary_location = shutil.which("chromium") or ""
     service = webdriver.ChromeService(shutil.which("chromedriver"))  # else it looks for one online

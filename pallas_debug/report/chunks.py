@@ -78,19 +78,11 @@ def _of_schedule(
     own, moved = kernel.stored.own_file, kernel.moved(target)
     packer = Packer(moved=moved)
     bundles, starts = schedule.listing(profile, packer)
-    notes = [
-        (moved(advice.source), advice) for advice in profile.advice if advice.source is not None
-    ]
     content = {
         "texts": [bundles] if starts else [],
         **packer.tables(),
         "strip": schedule.strip(profile, starts),
         "costs": schedule.costs(profile, own, moved),
-        "notes": [
-            [source.line, "advice", shown(f"{advice.kind}: {advice.message}")]
-            for source, advice in notes
-            if source.file == own
-        ],
     }
     return _chunk(id_, at, ["bundles"] if starts else [], content)
 

@@ -153,7 +153,7 @@ def test_targets_can_be_compared(browser: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_advice_is_shown_at_its_line(
+def test_advice_links_to_its_line(
     browser: Browser, dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pallas_debug.profile.stats import Profile
@@ -184,8 +184,6 @@ def test_advice_is_shown_at_its_line(
     (own,) = browser.run(shown.format(".pd-current"))
     assert own.startswith("100 cycles50 %turn it round kernel.py:")
     assert own.endswith(why)
-    noted = "document.querySelector('.pd-current .pd-note-row.pd-is-advice')?.textContent"
-    assert browser.wait(noted) == "▲ relayout: the product <b>waits</b>"
 
 
 @pytest.mark.slow
@@ -193,7 +191,7 @@ def test_the_timeline_is_that_of_the_command(command, page: Path, dump: Dump) ->
     shown = command("timeline", dump.folder, "-t", "v6e").stdout.splitlines()
     html = page.read_text()
     assert f"<p>{shown[0]}</p>" in html
-    assert f"<li>{shown[-3].strip()}" in html
+    assert f"<li>{shown[-2].strip()}" in html
     of_v6e = html[html.index(f"<p>{shown[0]}</p>") :].partition("</ul>")[0]
     for name in ("compute", "x_ref", "y_ref", "out_ref"):
         (row,) = re.findall(f"<span>{name}</span><svg [^>]*>(.*?)</svg>", of_v6e)

@@ -41,15 +41,14 @@ def measured(share: float, text: str) -> Markup:
     return tag("span", bar(share), tag("span", text, class_="pd-amount"), class_="pd-measured")
 
 
-def change(share: float | None, *, is_cost: bool = True) -> Markup:
-    """A relative change, with its sign; of a cost, what grew is bad."""
+def change(share: float | None) -> Markup:
+    """A relative change of a cost, with its sign: what grew is bad."""
     if share is None:
         return tag("span", "–", class_="pd-dim")
     if not share:
         return tag("span", "same", class_="pd-dim")
     text = quantities.percent(share, 1, signed=True).replace("-", "−")
-    kind = "pd-grown" if share > 0 else "pd-shrunk"
-    return tag("span", text, class_=kind if is_cost else None)
+    return tag("span", text, class_="pd-grown" if share > 0 else "pd-shrunk")
 
 
 def table(
@@ -123,10 +122,10 @@ def place(source: SourceLine, href: str | None = None) -> Markup:
     return tag("span", line_text(source), title=str(source), class_="pd-place")
 
 
-def section(title: str, *content: Child, level: int = 3, class_: str = "") -> Markup:
+def section(title: str, *content: Child, level: int = 3) -> Markup:
     """A titled part; nothing if it is empty."""
     inner = [child for child in content if child]
     if not inner:
         return Markup()
     heading = tag(f"h{level}", title)
-    return tag("section", heading, inner, class_=f"pd-part {class_}".strip())
+    return tag("section", heading, inner, class_="pd-part")

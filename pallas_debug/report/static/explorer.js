@@ -71,20 +71,10 @@ class SourcePane {
     this.arrange();
   }
 
-  /** Takes what is said of lines for the shown target only. */
-  setNotes(notes) {
-    if (JSON.stringify(notes) === JSON.stringify(this.ofTarget ?? [])) return;
-    this.ofTarget = notes;
-    const top = this.lines.node.scrollTop;
-    this.arrange();
-    this.lines.node.scrollTop = top;
-    this.mark(this.explorer.place);
-  }
-
   arrange() {
     const { chunk } = this;
     const notes = new Map();
-    for (const [line, kind, text] of [...(chunk.notes ?? []), ...(this.ofTarget ?? [])]) {
+    for (const [line, kind, text] of chunk.notes ?? []) {
       notes.set(line, [...(notes.get(line) ?? []), { line, kind, note: text }]);
     }
     const code = chunk.source === null || chunk.source === undefined ? [] : chunk.source.split('\n');
@@ -505,7 +495,6 @@ class Explorer {
     }
     const schedule = await this.schedule(target);
     this.source.setCosts(schedule?.costs);
-    this.source.setNotes(schedule?.notes ?? []);
     if (line !== null) this.select({ file: this.kernel.file, line }, null);
     else if (this.place === null && !this.source.scrolled) this.showDefinition();
   }
