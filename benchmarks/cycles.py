@@ -37,20 +37,31 @@ from scipy.stats import spearmanr
 
 import pallas_debug
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.ir.bundles import Bundle
 from pallas_debug.profile.cycles import AS_CALLED
 from pallas_debug.profile.stats import Stats
+from pallas_debug.profile.tracing import Trace
+from pallas_debug.profile.units import is_vector
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A kernel on a target."""
+    """A kernel on a target.
+
+    Attributes:
+      work: bundles with vector or matrix instructions.
+      direct, traced: of these, those in which such an instruction names its line, or has one.
+    """
 
     operation: str
     spec: str
     stats: Stats
     same: float | None
+    work: int
+    direct: int
+    traced: int
 
     @property
     def name(self) -> str:
@@ -179,12 +190,24 @@ def _rows(target: str, root: Path, options: Any) -> Iterator[Row]:
             stored = open_dumps(to).find(dump.name)
             found = read_profile(stored, stored.target(target))
             if found is not None:
+                schedule, traces = found.profile.schedule, found.profile.tracing.traces
+                work = [_of_vectors(*pair) for pair in zip(schedule.bundles, traces, strict=True)]
+                direct = [[t.chain and t.origin == "compiler" for t in one] for one in work]
                 yield Row(
                     operation=name,
                     spec=spec.name,
                     stats=found.profile.stats,
-                    same=as_libtpu(found.profile.schedule),
+                    same=as_libtpu(schedule),
+                    work=sum(map(bool, work)),
+                    direct=sum(map(any, direct)),
+                    traced=sum(any(t.chain for t in one) for one in work),
                 )
+
+
+def _of_vectors(bundle: Bundle, traces: Sequence[Trace]) -> list[Trace]:
+    """Return the lines of a bundle's vector and matrix instructions."""
+    pairs = zip(bundle.instructions, traces, strict=True)
+    return [trace for instruction, trace in pairs if is_vector(instruction.opcode)]
 
 
 def _calls(target: str, options: Any) -> Iterator[tuple[BundledOperation, Spec, str, Any]]:
@@ -243,14 +266,10 @@ def _report(target: str, rows: Sequence[Row], *, table: bool) -> None:
             f"{label}: {len(pairs)} kernels, median ratio {statistics.median(ratios):.3f}, "
             f"from {ratios[0]:.2f} to {ratios[-1]:.2f}, rank correlation {_rank(pairs):.4f}"
         )
-    bundles = sum(row.stats.coverage.bundles for row in rows)
+    bundles = sum(row.work for row in rows)
     for label in ("direct", "traced"):
-        traced = sum(getattr(row.stats.coverage, label) for row in rows)
-        shares = [
-            getattr(row.stats.coverage, label) / row.stats.coverage.bundles
-            for row in rows
-            if row.stats.coverage.bundles
-        ]
+        traced = sum(getattr(row, label) for row in rows)
+        shares = [getattr(row, label) / row.work for row in rows if row.work]
         if shares:
             print(
                 f"{label}: {traced:,} of {bundles:,} bundles with vector or matrix work "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_debug.profile.changes.comparison import FigureChange, LineChange
+from pallas_debug.profile.comparison import FigureChange, LineChange
 from pallas_debug.profile.stats import Stats
 from pallas_debug.profile.timeline.timeline import Timeline
 from pallas_debug.profile.whatif import WhatIf

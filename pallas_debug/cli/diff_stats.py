@@ -10,7 +10,7 @@ from pallas_debug.cli import output
 from pallas_debug.cli.costs import Costed
 from pallas_debug.cli.exits import Exit
 from pallas_debug.findings.facts import line_text
-from pallas_debug.profile.changes.comparison import FigureChange, StatsComparison, compare_stats
+from pallas_debug.profile.comparison import FigureChange, StatsComparison, compare_stats
 from pallas_debug.profile.figures import shown
 from pallas_debug.profile.schedule import ON_SPARSECORE
 from pallas_debug.render import one_line

@@ -24,7 +24,7 @@ from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map, unknown_memory
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop, schedule_of
 from pallas_debug.profile.timeline.origins import CopyOrigin, copy_origins, placements
-from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
+from pallas_debug.profile.tracing import Tracing, trace
 from pallas_debug.profile.traffic import Traffic, traffic_of
 from pallas_debug.profile.whatif import Simulator
 
@@ -124,7 +124,6 @@ class Stats:
       hottest: the lines with most cycles of their own, and what these are spent on.
       advice: what saves at least a tenth of the cycles.
       cost_estimate: counted work, to declare it; None if the kernel declares a cost estimate.
-      coverage: bundles that are traced to a line.
       is_sparse: whether the kernel runs on the SparseCore, whose bundles are not read.
       problems: one sentence for each input that could not be read.
     """
@@ -143,7 +142,6 @@ class Stats:
     memory: MemoryMap
     traffic: Traffic
     lines: tuple[LineCost, ...]
-    coverage: LineCoverage
     bottleneck: tuple[CycleShare, ...] = ()
     hottest: tuple[HotLine, ...] = ()
     cost_estimate: CountedCost | None = None
@@ -332,7 +330,6 @@ def _stats(profile: Profile) -> Stats:
         memory=profile.memory,
         traffic=profile.traffic,
         lines=profile.lines,
-        coverage=profile.tracing.coverage(schedule.listing),
         bottleneck=profile.bottleneck,
         hottest=profile.hottest,
         cost_estimate=profile.cost_estimate,

@@ -70,39 +70,6 @@ class Tracing:
 
     traces: tuple[tuple[Trace, ...], ...]
 
-    def coverage(self, listing: BundleListing) -> LineCoverage:
-        """Count the bundles with vector or matrix work that are traced to a line."""
-        total = direct = traced = complete = 0
-        for bundle, traces in zip(listing.bundles, self.traces, strict=True):
-            work = [
-                trace
-                for instruction, trace in zip(bundle.instructions, traces, strict=True)
-                if is_vector(instruction.opcode)
-            ]
-            if work:
-                total += 1
-                direct += any(t.chain and t.origin == "compiler" for t in work)
-                traced += any(t.chain for t in work)
-                complete += all(t.chain for t in work)
-        return LineCoverage(bundles=total, direct=direct, traced=traced, complete=complete)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineCoverage:
-    """Numbers of bundles with vector or matrix instructions.
-
-    Attributes:
-      bundles: number of all such bundles.
-      direct: bundles in which such an instruction names its place.
-      traced: bundles in which such an instruction has a line, derived or not.
-      complete: bundles in which all such instructions have a line.
-    """
-
-    bundles: int
-    direct: int
-    traced: int
-    complete: int
-
 
 def trace(listing: BundleListing, mosaic: Module | None = None) -> Tracing:
     """Find the Python lines of all instructions.

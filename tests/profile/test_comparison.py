@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pallas_debug.model import SourceLine
-from pallas_debug.profile.changes.comparison import compare_stats
+from pallas_debug.profile.comparison import compare_stats
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import Profile, ScheduleTexts, Stats

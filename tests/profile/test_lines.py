@@ -73,11 +73,6 @@ def test_instructions_without_a_place_inherit_one_and_say_so(schedule) -> None:
     assert tracing.traces[7][0].chain == ()  # an address that nothing reads
 
 
-def test_coverage_counts_bundles_with_vector_work(schedule) -> None:
-    coverage = trace(schedule.listing).coverage(schedule.listing)
-    assert (coverage.bundles, coverage.direct, coverage.traced, coverage.complete) == (7, 4, 7, 7)
-
-
 def test_costs_count_for_every_line_of_the_chain(schedule) -> None:
     tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
     costs = of_file(line_costs(schedule, tracing), "k.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pallas_debug.profile.changes.comparison import StatsComparison, compare_stats
+from pallas_debug.profile.comparison import StatsComparison, compare_stats
 from pallas_debug.profile.figures import Figure
 from pallas_debug.report import words
 from pallas_debug.report.collect import ReportedKernel, ReportedTarget

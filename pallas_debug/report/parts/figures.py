@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pallas_debug.profile.bottleneck import CycleShare
-from pallas_debug.profile.changes.comparison import Texts
+from pallas_debug.profile.comparison import Texts
 from pallas_debug.profile.cycles import CycleEstimate
 from pallas_debug.profile.figures import Figure
 from pallas_debug.profile.lines import LineCost

@@ -1,1 +1,0 @@
-"""Comparison of the costs of two kernels, side by side."""
