@@ -44,7 +44,6 @@ def test_a_bare_decorator(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> 
     printed = capfd.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
-        api.INTERPRETED,
         "pallas-debug: 1 kernel for v5e in dumps",
         "next: pallas-debug report dumps",
     ]

@@ -294,7 +294,8 @@ def test_subscribers_hear_of_every_kernel_even_if_another_one_raises(tmp_path: P
     assert session.dumps[0].compilation("v5e").ok
     assert open_dumps(str(tmp_path)).kernels()[0].kernel is not None
     (problem,) = session.problems
-    assert "notifying Bad of an event: RuntimeError: no vector_add for me" in str(problem)
+    assert "notifying Bad of an event" in str(problem)
+    assert "no vector_add for me" in str(problem)
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "a/../b\x1b[2J", "ü" * 300])
