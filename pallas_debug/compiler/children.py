@@ -22,9 +22,6 @@ from pallas_debug.errors import WorkerError
 WORTH_A_CHILD, MANY = 1.0, 8
 """Seconds that a child has been at work, or waiting kernels, that justify another child."""
 
-MAX_STARTS = 3
-"""Maximum number of children that one request starts in a row, if each loses its files at once."""
-
 _LOOK_AGAIN = 0.25
 
 STOPPED = "the pool of compiler processes was stopped"
@@ -100,7 +97,6 @@ class Children:
         Raises:
           WorkerError: the lease was stopped, or no child could be started.
         """
-        started = 0
         while True:
             with self.changed:
                 key = self._wanted_key(lease)
@@ -126,18 +122,17 @@ class Children:
             is_new = child is None
             if child is None:
                 child = self._start(lease, key)
-                started += 1
             # A new child that has ended is returned too: the request then reports how it ended.
             if child.usable() or (is_new and not child.alive()):
                 child.taken = time.monotonic()
                 child.served += 1
                 return child
             self.drop(lease, child)
-            if started == MAX_STARTS:
+            if is_new:
                 raise WorkerError(
                     "the temporary files of the compiler's process were deleted as soon as it was "
-                    f"started, {started} times in a row. Something on this machine may clean up "
-                    "its temporary folder; set TMPDIR to one that is left alone."
+                    "started. Something on this machine may clean up its temporary folder; set "
+                    "TMPDIR to one that is left alone."
                 )
 
     def warm(self, lease: Lease) -> None:

@@ -105,8 +105,9 @@ def _failure(
         stage: Literal["timeout", "crash"] = "timeout" if outcome.ended == "timeout" else "crash"
         log = outcome.log.decode(errors="replace")
         if stage == "timeout":
+            reached = f"after it wrote the pass {last}" if last else "before it wrote a pass"
             message = (
-                f"the compiler was stopped after {timeout:g} s, {_reached(outcome, last)}: "
+                f"the compiler was stopped after {timeout:g} s, {reached}: "
                 f"{kernel.name} was not judged. Allow more time with --timeout (--pallas-timeout "
                 f"in pytest){', or make the kernel smaller' if last else ''}."
             )
@@ -145,15 +146,6 @@ def _failure(
         last_pass=last,
         source=source,
     )
-
-
-def _reached(outcome: RequestOutcome, last: str | None) -> str:
-    """How far a compiler got that was stopped."""
-    if last is not None:
-        return f"after it wrote the pass {last}"
-    if outcome.is_loaded:
-        return "before it wrote a pass"
-    return "while it loaded libtpu"
 
 
 def last_words(log: str) -> str:

@@ -45,7 +45,6 @@ class RequestOutcome:
       dumps: Mosaic's passes; deleted when the request is done, like `llo`.
       llo: the LLO files that it wrote.
       began: time at which it was sent, in nanoseconds.
-      is_loaded: whether the worker had loaded libtpu, as it has when it begins a request.
     """
 
     reply: Reply | None
@@ -54,7 +53,6 @@ class RequestOutcome:
     dumps: tuple[Path, ...]
     llo: tuple[Path, ...] = ()
     began: int = 0
-    is_loaded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +226,6 @@ class Pool:
                 dumps=_moved(child.folder / DUMPS, folder),
                 llo=_moved(child.folder / LLO_FOLDER, folder / LLO_FOLDER) if child.has_llo else (),
                 began=began,
-                is_loaded=log.exists() or child.served > 1,
             )
         finally:
             if alive:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -42,27 +41,16 @@ def parallel_axes(params: Mapping[str, Any]) -> tuple[bool, ...]:
     return (*[False] * added, *("parallel" in s for s in semantics))
 
 
-def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the semaphores that a kernel takes from or returns to other kernels."""
-    grid = params.get("grid_mapping")
-    jaxpr = jaxprs_of(params)[0]
-    names = jaxpr.debug_info.arg_names or ()
-    if "out_avals" not in params and grid is None:  # of `core_map`, which closes over its operands
-        names, avals = (), [variable.aval for variable in jaxpr.constvars]
-    elif grid is None:  # a kernel over a mesh, which returns all semaphores that it takes
-        aliases = dict(params.get("input_output_aliases") or ())
-        taken = {output: given for given, output in aliases.items()}
-        avals = params["out_avals"]
-        positions = [taken.get(output, output) for output in range(len(avals))]
-        names = [names[position] if position < len(names) else None for position in positions]
-    else:
+def passes_semaphores(params: Mapping[str, Any]) -> bool:
+    """Return whether a kernel takes semaphores from other kernels, or returns them."""
+    grid, jaxpr = params.get("grid_mapping"), jaxprs_of(params)[0]
+    if grid is not None:
         avals = [ref.aval for ref in jaxpr.invars[grid.slice_block_ops]]
-        names = names[grid.slice_block_ops]
-    return tuple(
-        name or f"operand {i}"
-        for i, (aval, name) in enumerate(itertools.zip_longest(avals, names))
-        if dtypes.issubdtype(aval.dtype, pallas_core.semaphore_dtype)
-    )
+    elif "out_avals" in params:  # a kernel over a mesh returns all semaphores that it takes
+        avals = params["out_avals"]
+    else:  # `core_map` closes over its operands
+        avals = [variable.aval for variable in jaxpr.constvars]
+    return any(dtypes.issubdtype(aval.dtype, pallas_core.semaphore_dtype) for aval in avals)
 
 
 _OF_GPUS = {"triton": "Triton", "mosaic_gpu": "Mosaic GPU"}

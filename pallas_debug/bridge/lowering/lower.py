@@ -29,7 +29,7 @@ from pallas_debug.bridge.jaxcompat import (
     triton_dialect,
 )
 from pallas_debug.bridge.jaxprs import inherited, lines
-from pallas_debug.bridge.jaxprs.params import gpu_backend, is_for_tpu, semaphores_of
+from pallas_debug.bridge.jaxprs.params import gpu_backend, is_for_tpu, passes_semaphores
 from pallas_debug.bridge.lowering import hook, mosaic_gpu
 from pallas_debug.errors import CannotRunError, CompiledWithOthersError
 from pallas_debug.model import Failure, SourceLine, Target
@@ -87,12 +87,11 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
       CannotRunError: the kernel is written for another platform.
     """
     _require_platform(captured, target)
-    shared = semaphores_of(captured.params)
-    if shared:
+    if passes_semaphores(captured.params):
         raise CompiledWithOthersError(
-            f"{captured.kernel.name} takes or returns the semaphores {', '.join(shared)}, which "
-            "cannot be inputs or outputs of a program. It compiles only within a program whose "
-            "other kernels return or take them, but here each kernel is compiled alone"
+            f"{captured.kernel.name} takes or returns semaphores, which cannot be inputs or "
+            "outputs of a program. It compiles only within a program whose other kernels return or "
+            "take them, but here each kernel is compiled alone"
         )
     start = time.perf_counter()
     sink: list[str] = []

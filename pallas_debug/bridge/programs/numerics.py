@@ -31,23 +31,21 @@ Flag = tuple[str, int]
 
 @dataclass(eq=False)
 class WatchedUnit:
-    """A unit that returns its outputs and a vector of flags."""
+    """A unit that returns its outputs and a vector of flags.
+
+    Attributes:
+      flags: meaning of each flag, once it is traced.
+    """
 
     unit: units.Unit
-
-    @cached_property
-    def flags(self) -> tuple[Flag, ...]:
-        """Meaning of each flag. Empty if nothing in the unit can go wrong."""
-        inputs = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self.unit.invars)
-        jax.eval_shape(self.traced, *inputs)
-        return self._found
+    flags: tuple[Flag, ...] = ()
 
     def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
         """Return the outputs and the suspicions."""
         outputs, flags = self.compiled(*values)
-        if not self._found or not np.asarray(flags).any():
+        if not self.flags or not np.asarray(flags).any():
             return outputs, ()
-        return outputs, [flag for flag, is_set in zip(self._found, flags, strict=True) if is_set]
+        return outputs, [flag for flag, is_set in zip(self.flags, flags, strict=True) if is_set]
 
     @cached_property
     def compiled(self) -> Callable[..., tuple[Sequence[Any], Any]]:
@@ -75,7 +73,7 @@ class WatchedUnit:
             if is_made and jnp.size(result) and jnp.issubdtype(result.dtype, jnp.floating):
                 # Not by the maximum, which may drop NaNs on a CPU: openxla/xla#21461.
                 tests.append((("output", k), jnp.any(~(result < jnp.inf))))
-        self._found = tuple(flag for flag, _ in tests)
+        self.flags = tuple(flag for flag, _ in tests)
         return results, jnp.array([test for _, test in tests], bool)
 
 

@@ -149,9 +149,11 @@ def test_a_division_whose_quotient_is_masked_is_no_fault() -> None:
 def test_only_what_can_go_wrong_is_tested() -> None:
     def flags(function: Callable[..., Any], *args: Any) -> list[str]:
         unit = unit_of(function, *args)
+        watched = numerics.WatchedUnit(unit)
+        watched.run(args)
         return [
             f"{kind} {unit.eqns[n].primitive.name if kind == 'equation' else n}"
-            for kind, n in numerics.WatchedUnit(unit).flags
+            for kind, n in watched.flags
         ]
 
     x, i = jnp.ones((8, 128)), jnp.int32(3)
