@@ -99,9 +99,8 @@ def resolve_all(names: str | Iterable[str]) -> tuple[Target, ...]:
     Raises:
       UnknownTargetError: a target is unknown, or the list is empty.
     """
-    listed = names.split(",") if isinstance(names, str) else list(names)
     found: dict[str, Target] = {}
-    for name in filter(None, map(_name, listed)):
+    for name in split(names):
         if name == "all":
             found |= {t.name: t for t in BUILTIN}
         else:
