@@ -200,7 +200,7 @@ async def _picture(dumps: Path, size: tuple[int, int], keys: tuple[str, ...]) ->
 
 
 async def _debugger() -> str:
-    """A line of flash attention's online softmax on the diagonal, with the heat map of `p`."""
+    """A line of flash attention's online softmax on the diagonal, with the numbers of `p`."""
     import inspect
 
     import jax
