@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pallas_debug.ir.patterns import Query
 from pallas_debug.tui.model.document import _MAX_LINE, Document
 from pallas_debug.tui.widgets.find import hits_in
 
-BLOCK = 1 << 12
+BLOCK = 1 << 15
 
 HOSTILE = {
     "empty": b"",
@@ -26,7 +27,7 @@ HOSTILE = {
     "separators that are no newlines": "a\x0bb\x0cc\x85d\u2028e\nf".encode(),
     "block of newlines": b"\n" * (BLOCK + 3),
     "line of a block": b"x" * BLOCK + b"\n" + b"y",
-    "line over blocks": b"x" * (3 * BLOCK + 7) + b"\nend\n",
+    "line over blocks": b"x" * (BLOCK + 7) + b"\nend\n",
 }
 
 
@@ -34,6 +35,20 @@ def document_of(folder: Path, data: bytes) -> Document:
     path = folder / "text"
     path.write_bytes(data)
     return Document(os.open(path, os.O_RDONLY))
+
+
+def test_several_threads_may_finish_the_index(tmp_path: Path) -> None:
+    document = document_of(tmp_path, b"line\n" * 4_000_000 + b"end")
+    assert 0 < len(document) < 2_000_000
+    assert not document.is_whole
+    threads = [threading.Thread(target=document.find_lines) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert document.is_whole
+    assert len(document) == 4_000_001
+    assert (document[3_999_999], document[4_000_000]) == ("line", "end")
 
 
 def expected(data: bytes) -> list[str]:
@@ -86,6 +101,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             file.write(b"\n" * 1_000_000)
     tracemalloc.start()
     document = Document(os.open(path, os.O_RDONLY))
+    document.find_lines()
     assert document[29_999_998] == ""
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

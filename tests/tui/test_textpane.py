@@ -146,6 +146,8 @@ async def test_a_large_file_is_shown_and_searched_in_a_thread(tmp_path: Path) ->
         await pilot.pause()
         assert not app.pane.linked
         assert app.pane.state.startswith("no values and Python lines: the text has 54 MB")
+        app.pane.cursor = 5_000_000
+        assert app.pane.cursor == 5_000_000
         app.pane.action_go(-1)
         assert app.pane.cursor == 6_000_000
         app.pane.action_go(0)

@@ -39,7 +39,7 @@ AT_ONCE = 5_000
 """Maximum number of lines to parse before the text is drawn."""
 
 _HEAD = 60
-_FIRST = 5_000
+_FIRST = 500
 """Number of first lines in which the function is looked for."""
 
 HEAT = "▁▂▃▄▅▆▇█"
@@ -159,6 +159,23 @@ class TextPane(FindView):
             self.scroll_to(y=max(self.row_of(self.cursor) - 1, 0), animate=False, force=True)
         self._link()
         self.find()
+        if isinstance(self.lines, Document) and self.is_running:
+            self._index(self.lines)
+
+    @work(thread=True, exclusive=True, group="index")
+    def _index(self, lines: Document) -> None:
+        lines.find_lines()
+        self.app.call_from_thread(self._take_index, lines)
+
+    def _take_index(self, lines: Document) -> None:
+        if lines is self.lines:
+            self.changed()
+            self.post_message(self.TextChanged(self))
+
+    def validate_cursor(self, line: int) -> int:
+        if isinstance(self.lines, Document) and line >= self.count:
+            self.lines.find_lines()
+        return super().validate_cursor(line)
 
     def _function(self) -> int:
         """Return the line at which a module's first function begins; 0 for other texts."""
