@@ -62,10 +62,11 @@ class Packer:
     files: dict[str, int] = field(default_factory=dict)
     chains: dict[tuple[SourceLine, ...], int] = field(default_factory=dict)
     moved: Callable[[SourceLine], SourceLine] = lambda line: line
-    _tables: dict[tuple[str, ...], tuple[Chains, dict[str, tuple[str, int]]]] = field(
-        default_factory=dict, repr=False
+    _tables: dict[tuple[str, ...], tuple[Chains, dict[str, tuple[str, int]], dict[str, int]]] = (
+        field(default_factory=dict, repr=False)
     )
-    """For each kind and its aliases, lines without locations, and the numbers of their chains.
+    """For each kind and its aliases, lines without locations with the numbers of their chains, and
+    the numbers of the chains of locations.
 
     Two thirds of a module's passes share their aliases, and most of their lines.
     """
@@ -80,13 +81,17 @@ class Packer:
         if kind == "mlir":
             aliases = tuple(line for line in lines if line.startswith(_ALIAS))
             lines = [line for line in lines if not line.startswith(_ALIAS)]
-        resolver, known = self._tables.setdefault((kind, *aliases), (Chains(aliases), {}))
+        resolver, known, numbers = self._tables.setdefault(
+            (kind, *aliases), (Chains(aliases), {}, {})
+        )
         for number, line in enumerate(lines):
             if line not in known:
                 bare, body = _divided(line, kind)
-                is_jaxpr = kind == "jaxpr"
-                chain = module.source(number) if is_jaxpr else resolver.resolve(body)
-                known[line] = bare, self.number(chain)
+                if body not in numbers:
+                    is_jaxpr = kind == "jaxpr"
+                    chain = module.source(number) if is_jaxpr else resolver.resolve(body)
+                    numbers[body] = self.number(chain)
+                known[line] = bare, numbers[body]
         found = [known[line] for line in lines]
         while found and not found[-1][0]:
             found.pop()
