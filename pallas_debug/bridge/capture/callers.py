@@ -1,4 +1,4 @@
-"""Calls of each kernel: their lines, and how programs use its outputs."""
+"""How the programs that call each kernel use its outputs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ class KernelCallers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[str, set[tuple[str, int]]] = {}
         self._uses: dict[str, list[OutputUses]] = {}
 
     def add(self, captured: Capture) -> None:
-        """Record the caller of the kernel that this thread lowers."""
+        """Record the program around the kernel that this thread lowers."""
         kernel = captured.kernel
         uses = current_uses(operand.name for operand in kernel.of_kind("output"))
         with self._lock:
-            self._lines.setdefault(kernel.digest, set()).update(captured.calls)
             self._uses.setdefault(kernel.digest, []).append(uses)
-
-    def lines(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
-        """Files and lines of the user's frames that lead to the kernel's call."""
-        with self._lock:
-            return frozenset(self._lines.get(kernel.digest, ()))
 
     def uses(self, kernel: Kernel) -> OutputUses:
         """Uses of the kernel's outputs by programs; empty unless known for all programs."""
