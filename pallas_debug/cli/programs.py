@@ -189,6 +189,7 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
     if named is None:
         raise UsageError(f"--inputs takes a function as package.module:function, not {what!r}")
     function = imported(*named)
+    check_call(f"--inputs {what}", function, [], {})
     try:
         return inputs.from_function(function, f"--inputs {what}")
     except PallasDebugError:

@@ -236,7 +236,15 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
 
         return verifier.of_program(execute, Request(**wanted))
     programs.refuse_words(what, rest)
-    function, args, kwargs = programs.function_call(named, options, values=True)
+    try:
+        function = programs.import_function(*named)
+    except PallasDebugError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of the user's module, as it is imported
+        stopped = error
+        return verifier.of_program(lambda: stopped, Request(**wanted))
+    args, kwargs = programs.function_arguments(function, options, values=True)
+    programs.check_call(what, function, args, kwargs)
     wanted |= {"rtol": options.rtol, "atol": options.atol}
     if options.reference is not None:
         wanted["reference"] = reference(options.reference)

@@ -41,8 +41,7 @@ def expect(
       chips: names of targets; both functions are traced for the first.
 
     Raises:
-      InvalidReference: the reference raised an exception, or its arrays do not match the
-        function's.
+      InvalidReference: the reference raised an exception.
       UsageError: the reference returned no arrays.
     """
     args, kwargs = call.values.args, call.values.kwargs

@@ -205,7 +205,7 @@ def verify(
 
     Raises:
       UsageError: unknown engine, invalid suppressions file, or a function that calls no kernel.
-      InvalidReference: the reference raised an exception, or its arrays do not match.
+      InvalidReference: the reference raised an exception.
       UnknownTargetError: unknown target.
     """
     given = locals()
