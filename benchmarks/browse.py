@@ -274,7 +274,7 @@ def keys(table: Table, root: Path) -> None:
         terminal.wait(READY)
         terminal.drain(1.5)
         terminal.send("\x07")
-        terminal.wait("search in 10000 kernels")
+        terminal.wait("search in 10,000 kernels")
         terminal.send("nowhere|arith.constant 0 : i32")
         terminal.wait(r"[1-9][\d,]* in [\d,]+ texts")  # enter opens the first hit
         terminal.send("\r")
@@ -283,6 +283,7 @@ def keys(table: Table, root: Path) -> None:
             terminal.send(typed)
             terminal.drain(0.2)
         moves(table, "a key, while 200,000 files are searched", terminal)
+        terminal.send("\x07")
         terminal.wait(r"searching")
 
 

@@ -51,15 +51,10 @@ MAX_HEADLINE = 160
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a count and noun: `1 kernel`, `2 kernels`, `2 passes`."""
+    """Format a count and noun: `1 kernel`, `2 passes`, `65,536 elements`."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
-def plural_of(count: int, noun: str) -> str:
-    """Format a large count and noun: `1 element`, `65,536 elements`."""
-    return plural(count, noun).replace(str(count), f"{count:,}", 1)
+    return f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def visible(text: str, keep: str = "\n\t") -> str:

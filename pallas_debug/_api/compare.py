@@ -78,9 +78,9 @@ class ComparisonReport:
         outputs = text.plural(len(self.outputs), "output")
         differing = sum(output.differing for output in self.outputs)
         unjudged = sum(output.unjudged for output in self.outputs)
-        message = f"{who} agree in {text.plural_of(elements, 'element')} of {outputs}"
+        message = f"{who} agree in {text.plural(elements, 'element')} of {outputs}"
         if differing:
-            message = f"{who} differ in {differing:,} of {text.plural_of(elements, 'element')}"
+            message = f"{who} differ in {differing:,} of {text.plural(elements, 'element')}"
             message += f" of {outputs}"
         elif unjudged:
             message = (

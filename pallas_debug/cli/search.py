@@ -11,7 +11,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError
-from pallas_debug.render import plural_of
+from pallas_debug.render import plural
 
 if TYPE_CHECKING:
     from pallas_debug.cli.verify import VerifyOptions
@@ -72,4 +72,4 @@ def _so_far(known: list[SearchResult]) -> str:
         return "searching"
     (found,) = known
     fails = f", {found.failed:,} fail, smallest {found.failing.input}" if found.failing else ""
-    return f"searching: {plural_of(found.tried, 'input')} tried{fails}"
+    return f"searching: {plural(found.tried, 'input')} tried{fails}"

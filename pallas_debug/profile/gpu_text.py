@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pallas_debug.findings.facts import line_text
 from pallas_debug.profile.gpu import OCCUPANCY
 from pallas_debug.quantities import percent, size_text
-from pallas_debug.render import one_line, plural_of
+from pallas_debug.render import one_line, plural
 
 if TYPE_CHECKING:
     from pallas_debug.model import SourceLine
@@ -30,7 +30,7 @@ def lines_of(
     if stats.occupancy is not None:
         of = stats.occupancy
         yield (
-            f"  {plural_of(of.blocks, 'block')} at a time on a multiprocessor, {of.warps} of "
+            f"  {plural(of.blocks, 'block')} at a time on a multiprocessor, {of.warps} of "
             f"{of.maximum} warps: limited by {of.limited_by}"
         )
         if whole:
@@ -41,11 +41,11 @@ def lines_of(
         loop = stats.inner_loop
         place = f" at {line_text(loop.source)}" if loop.source is not None else ""
         yield one_line(
-            f"  inner loop: {plural_of(loop.tensor, 'tensor-core instruction')}{place} among "
-            f"{plural_of(loop.count, 'instruction')}"
+            f"  inner loop: {plural(loop.tensor, 'tensor-core instruction')}{place} among "
+            f"{plural(loop.count, 'instruction')}"
         )
     if total:
-        yield f"  {plural_of(total, 'instruction')}:"
+        yield f"  {plural(total, 'instruction')}:"
     for name, count in stats.classes.items():
         bar = "█" * round(count / total * BAR)
         yield f"    {name:18} {percent(count / total):>5} {count:7,} {bar}".rstrip()
@@ -74,6 +74,6 @@ def _resources(stats: GpuStats) -> Iterator[str]:
     if stats.tensor_memory:
         yield f"{stats.tensor_memory} columns of tensor memory"
     if stats.barriers is not None:
-        yield plural_of(stats.barriers, "barrier")
+        yield plural(stats.barriers, "barrier")
     if stats.threads is not None:
         yield f"{stats.threads} threads"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pallas_debug import quantities
 from pallas_debug.findings.facts import line_text
-from pallas_debug.render import one_line, plural_of
+from pallas_debug.render import one_line, plural
 
 if TYPE_CHECKING:
     from pallas_debug.model import SourceLine
@@ -239,7 +239,7 @@ class StatsText:
 def _basis(changed: WhatIf) -> Iterator[str]:
     """Yield on what the cycles with a change rest."""
     if not changed.is_bound:
-        yield plural_of(changed.steps, "step")
+        yield plural(changed.steps, "step")
     if changed.vmem is not None:
         yield f"{quantities.size_text(changed.vmem)} of VMEM without spills"
     if changed.assumed:

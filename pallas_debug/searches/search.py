@@ -92,10 +92,10 @@ class SearchResult:
         if self.failing is not None:
             found = f"{name} fails first at {self.failing.input}"
         elif self.tried:
-            found = f"{name} fails for none of {render.plural_of(self.tried, 'input')}"
+            found = f"{name} fails for none of {render.plural(self.tried, 'input')}"
         else:
             found = f"{name} was judged for no input"
-        tried = f"{render.plural_of(self.tried, 'input')} tried, {self.failed:,} of them fail"
+        tried = f"{render.plural(self.tried, 'input')} tried, {self.failed:,} of them fail"
         parts = [tried if self.failing is not None else "", f"seed {self.seed}"]
         parts.append(f"{self.seconds:.1f} s")
         if self.refused:

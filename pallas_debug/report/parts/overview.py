@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pallas_debug.findings.facts import line_text
 from pallas_debug.profile.stats import Stats
-from pallas_debug.render import plural, plural_of
+from pallas_debug.render import plural
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
 from pallas_debug.report.markup import Child, Markup, join, tag
@@ -209,7 +209,7 @@ def _cell(kernel: ReportedKernel, label: str, stats: Stats | None, largest: floa
             below = f"{cycles.formula} cycles · " if cycles.formula else ""
             below += f"{words.number(stats.bundles.value)} bundles"
             spills = int(stats.spills.value or 0)
-            below += f" · {plural_of(spills, 'spill')}" if spills else ""
+            below += f" · {plural(spills, 'spill')}" if spills else ""
     short = below if len(below) <= 90 else f"{below[:89]}…"
     href = f"#{kernel.id}/t{kernel.targets.index(target)}"
     return [
