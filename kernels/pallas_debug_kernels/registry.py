@@ -1,6 +1,5 @@
 """Registry of the bundled operations, for tests, benchmarks and the demo."""
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -99,13 +98,14 @@ def operations() -> tuple[BundledOperation, ...]:
 
 
 def gpu_operations() -> tuple[BundledOperation, ...]:
-    """Return the operations for GPUs; that of Mosaic GPU only with absl-py, of the extra `gpu`."""
+    """Return the operations for GPUs; jax 0.10 imports Mosaic GPU only with absl-py."""
     from .ops.gpu import softmax as triton_softmax
 
     found = (_bundled(triton_softmax, "triton_softmax", "Softmax over rows, with Triton."),)
-    if importlib.util.find_spec("absl") is None:
+    try:
+        from .ops.gpu import matmul as hopper_matmul
+    except ModuleNotFoundError:
         return found
-    from .ops.gpu import matmul as hopper_matmul
 
     summary = "Matrix product for Hopper, with Mosaic GPU."
     return (_bundled(hopper_matmul, "hopper_matmul", summary), *found)

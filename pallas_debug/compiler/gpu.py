@@ -97,7 +97,7 @@ def lacking(architecture: str = "") -> list[str]:
         found.append(f"{PLUGINS[-1]} is not installed")
     elif known[1] != jax:
         found.append(f"{known[0]} {known[1]} is not of jax's version, {jax}")
-    if importlib.util.find_spec("absl") is None:
+    if numbers(jax) < (0, 12) and importlib.util.find_spec("absl") is None:
         found.append("absl-py, which Mosaic GPU imports, is not installed")
     ptxas = tool("ptxas")
     if ptxas is None:
