@@ -48,8 +48,8 @@ def run(options: TimelineOptions) -> int:
     if options.to is not None and len(items) > 1:
         place.only().target(place.target)
     width = shutil.get_terminal_size((100, 24)).columns
-    fitting = strip.steps_that_fit(width) * 2 // 3
-    steps = fitting if options.to is None else defaults.TIMELINE_STEPS
+    is_drawn = options.to is None and not options.as_json
+    steps = strip.steps_that_fit(width) * 2 // 3 if is_drawn else defaults.TIMELINE_STEPS
 
     def timeline(item: costs.Costed) -> Timeline:
         name, last = item.kernel.own_name, max(steps // 2, 1)

@@ -150,7 +150,7 @@ def test_source_with_costs(command: Any, dumps: Path) -> None:
     waits = r"[\d,]+ cycles, of which [\d,]+ wait for copies; "
     assert re.search(waits + "share of each line in the cycles$", done.stdout, re.M)
     (line,) = [text for text in done.stdout.splitlines() if "p = jnp.exp2(" in text]
-    assert re.match(r" +[\d.]+% +[\d.]+% +\d+ .* # .*EUP \d+", line)
+    assert re.match(r" +[\d.]+% +[\d.]+% +\d+ ", line)
     own = sum(float(share) for share in re.findall(r"^ +[\d.]+% +([\d.]+)%", done.stdout, re.M))
     rest = re.search(r"^([\d.]+)% of the cycles belong to no line", done.stdout, re.M)
     assert rest is not None
@@ -159,17 +159,14 @@ def test_source_with_costs(command: Any, dumps: Path) -> None:
     (document,) = json.loads(shown)["sources"]
     assert (document["stage"], bool(document["costs"])) == ("bundles", True)
     both = command("source", dumps, "--cost").stdout.splitlines()
-    assert both[2].split() == ["v5e", "tpu7x", "line"]
-    (line,) = [text for text in both if "p = jnp.exp2(" in text]
-    assert re.match(r" +[\d.]+% +[\d.]+% +\d+ ", line)
+    assert [line.split()[1] for line in both] == ["v5e", "tpu7x"]
 
 
 @pytest.mark.slow
 def test_what_cannot_be_asked_for(command: Any, dumps: Path, tmp_path: Path) -> None:
-    for words in (["--line", "1"], ["--pass", "mosaic"]):
-        done = command("source", dumps, "-t", "v5e", "--cost", *words)
-        assert done.returncode == Exit.USAGE
-        assert "--cost is about all lines in the final schedule: omit --pass" in done.stderr
+    done = command("source", dumps, "-t", "v5e", "--cost", "--pass", "mosaic")
+    assert done.returncode == Exit.USAGE
+    assert "--cost is about the final schedule: omit --pass" in done.stderr
     script = tmp_path / "script.py"
     script.write_text("print()\n")
     done = command("stats", script)
