@@ -309,8 +309,9 @@ def check_exists(what: str, *, module: bool) -> None:
         _check_module(what)
     elif not Path(what).is_file():
         near = _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
+        problem = "not a file" if Path(what).exists() else "no such script"
         raise UsageError(
-            f"no such script: {what}{near}. Name a Python file, `-m` and a module, "
+            f"{problem}: {what}{near}. Name a Python file, `-m` and a module, "
             "or package.module:function."
         )
 

@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[\s\d,]*|\s*\.\.\.\s*")
 """Sizes without variables."""
 
 _SIZES = re.compile(r",(?![^(]*\))")
-"""What separates sizes: no comma within `max(n, 8)`."""
+"""A comma between sizes, but none within parentheses, as in `max(n, 8)`."""
 
 _FLOAT = re.compile(r"b?f(loat)?\d.*|bfloat\d+")
 

@@ -69,8 +69,6 @@ class Option(NamedTuple):
 
 
 def _directory(value: str) -> Path:
-    if Path(value.partition("::")[0]).is_file():
-        raise ValueError(f"{value!r} is a file; name a directory to dump into")
     if any(found for depth in ("*.py", "*/*.py") for found in Path(value).glob(depth)):
         raise ValueError(
             f"{value!r} is a directory with Python files; name another one to dump into, or put "
@@ -261,6 +259,11 @@ def value(config: pytest.Config, option: Option) -> Any:
     for place, text in places:
         if text is None or text == "":
             continue
+        if option.const is not None and Path(text.partition("::")[0]).is_file():
+            raise pytest.UsageError(
+                f"{place}: {text!r} is a file, not a value of this option; put tests before it, or "
+                f"write {option.flag}={option.const}"
+            )
         try:
             return option.parse(text)
         except Exception as error:

@@ -18,7 +18,11 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 _BLOCK = 1 << 15
+"""Bytes for which the index has one number."""
+
 _PIECE = 1 << 20
+"""Bytes that are read at once."""
+
 _AT_ONCE = 1 << 23
 """Number of bytes whose lines are found at first."""
 
@@ -37,7 +41,7 @@ class Document(Sequence[str]):
         self._file = file
         self.size = os.fstat(file).st_size
         self.is_whole = False
-        """Whether all lines are known."""
+        """Whether the index reaches the end of the file."""
         self._newlines = array("Q")  # up to the end of each block
         self._count = 0
         self._known: tuple[int, list[int]] = -1, []  # newlines of the latest block

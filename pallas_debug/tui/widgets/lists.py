@@ -40,7 +40,7 @@ class ListPane(LineView):
 
     @property
     def note(self) -> str:
-        """What is known of all lines."""
+        """Text before the position in the frame, such as what is filtered."""
         return self._note
 
     @note.setter
