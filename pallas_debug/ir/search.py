@@ -118,26 +118,6 @@ def search(
         yield Progress(path=path, done=True, problem=next(iter(problems), None))
 
 
-def count(
-    paths: Iterable[Path],
-    query: Query,
-    *,
-    chunk: int = CHUNK,
-    opened: Opened = open_regular,
-) -> Iterator[tuple[Path, int, str | None]]:
-    """Yield, for each text, the number of matching lines and any problem reading it.
-
-    Args:
-      opened: opens each text.
-    """
-    find = finder(query)
-    buffer = bytearray(chunk)
-    for path in paths:
-        problems: list[str] = []
-        chunks = _chunks(path, opened, buffer, problems)
-        yield path, sum(len(find(buffer, size)) for _, size in chunks), next(iter(problems), None)
-
-
 Finder = Callable[[bytes | bytearray, int], list[tuple[int, int]]]
 """Takes a buffer and the number of valid bytes in it."""
 

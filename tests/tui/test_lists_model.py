@@ -353,8 +353,8 @@ def test_a_search_is_stopped_and_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not search.active
     assert not search.stop()
     search.begin("%", entries["double"])(never)
-    assert search.count > len(search.hits) == 2
-    assert ", the first 2 listed" in search.status
+    assert search.count >= len(search.hits) == 2
+    assert search.status.endswith("; ended after 2")
     old = search.begin("%", entries["double"])
     search.begin("", entries["double"])(never)
     old(never)  # another took its place

@@ -1,7 +1,7 @@
 """Search over the texts of all kernels.
 
 The search runs in a worker thread and can be stopped at any time. Hits are kept after their list is
-closed. All hits are counted; the first ones are listed.
+closed. Like an editor's, it ends once `MAX_LISTED` are found.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class DumpSearch:
       texts: number of texts with a hit.
       searched: number of texts searched.
       problems: number of texts that could not be read.
+      full: whether it ended because the list is full.
       at: index of the hit under the cursor; -1 before the first.
     """
 
@@ -103,7 +104,7 @@ class DumpSearch:
         self.count = self.texts = self.searched = self.problems = 0
         self.at = -1
         self.text = ""
-        self.running = self.stopped = False
+        self.running = self.stopped = self.full = False
 
     @property
     def active(self) -> bool:
@@ -136,65 +137,44 @@ class DumpSearch:
             query, entry, lambda: stopped() or self._token is not token
         )
 
-    def _run(self, query: Query, entry: Entry, stopped: Callable[[], bool]) -> None:
+    def _run(self, query: Query, first: Entry, stopped: Callable[[], bool]) -> None:
         from pallas_debug.ir import search
 
         throttle = Throttle()
         known: dict[Path, tuple[Entry, StoredText]] = {}
-        taken = 0
-        texts = self._texts(entry, stopped)
 
-        def listed() -> Iterator[Path]:
-            while self.count < MAX_LISTED and (found := next(texts, None)):
+        def paths() -> Iterator[Path]:
+            for entry, text in self._texts(first, stopped):
                 known.clear()  # the engine asks for a text once it is done with the previous one
-                known[found[1].path] = found
-                yield found[1].path
+                known[text.path] = entry, text
+                yield text.path
 
         found: list[Hit] = []  # of one text
-        count = 0
-        for event in search.search(listed(), query, opened=lambda path: known[path][1].open()):
+        taken = 0
+        for event in search.search(paths(), query, opened=lambda path: known[path][1].open()):
             if isinstance(event, search.Hit):
-                count += 1
-                if len(found) < MAX_LISTED:
-                    found.append(event)
+                found.append(event)
                 continue
             with self._lock:  # taken once per chunk
                 if stopped():
                     return
-                self.count += count - taken
-                taken = count
-                if event.done:
+                self.count += len(found) - taken
+                taken = len(found)
+                self.full = self.count >= MAX_LISTED
+                if event.done or self.full:
                     if found:
-                        self._take(found, count, *known[event.path])
-                    found, count, taken = [], 0, 0
+                        self._take(found, *known[event.path])
+                    found, taken = [], 0
                     self.searched += 1
                     self.problems += event.problem is not None
-            throttle.rest()
-        # Enough hits are listed: only count the others, which is faster than finding them.
-        known.clear()
-
-        def counted() -> Iterator[Path]:
-            for entry, text in texts:
-                known[text.path] = entry, text
-                yield text.path
-
-        for path, count, problem in search.count(
-            counted(), query, opened=lambda path: known[path][1].open()
-        ):
-            with self._lock:
-                if stopped():
-                    return
-                del known[path]
-                self.count += count
-                self.texts += count > 0
-                self.searched += 1
-                self.problems += problem is not None
+            if self.full:
+                break
             throttle.rest()
         with self._lock:
             if not stopped():
                 self.running = False
 
-    def _take(self, hits: list[Hit], count: int, entry: Entry, text: StoredText) -> None:
+    def _take(self, hits: list[Hit], entry: Entry, text: StoredText) -> None:
         """Add the hits of a text, to the group of another text of the kernel with the same."""
         self.texts += 1
         found = b"\n".join([hit.data for hit in hits])
@@ -206,7 +186,7 @@ class DumpSearch:
             kept = hits[: max(MAX_LISTED - len(self.hits), 0)]
             at = range(len(self.hits), len(self.hits) + len(kept))
             self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in kept]
-            group = HitGroup(entry=entry, hits=at, count=count, texts=[])
+            group = HitGroup(entry=entry, hits=at, count=len(hits), texts=[])
             self._known[key] = group
             if kept:
                 self.groups.append(group)
@@ -230,13 +210,12 @@ class DumpSearch:
         if not self.active:
             return ""
         state = ", searching" if self.running else ", stopped" if self.stopped else ""
-        listed = len(self.hits)
-        first = f", the first {listed:,} listed" if self.count >= MAX_LISTED else ""
+        full = f"; ended after {MAX_LISTED:,}" if self.full else ""
         broken = f", {self.problems:,} cannot be read" if self.problems else ""
         texts = "text" if self.texts == 1 else "texts"
         return (
             f"{self.count:,} in {self.texts:,} {texts}, {self.searched:,} searched"
-            f"{broken}{first}{state}"
+            f"{broken}{full}{state}"
         )
 
 
