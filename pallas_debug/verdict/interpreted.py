@@ -83,7 +83,7 @@ def ran(
     def outcome(kernel: Kernel) -> Outcome:
         if kernel.name in instead and kernel.digest not in session.launched:
             return outcome_of(kernel, engine, "skipped", ANOTHER)
-        explained = bool(observer.findings)
+        explained = bool(observer.findings) or pace.partial is not None
         found = as_it_ran(kernel, engine, session, stopped, is_explained=explained)
         if found.status != "ok" or not call.values.integers:
             return found
@@ -150,7 +150,8 @@ def as_it_ran(
 
     Args:
       stopped: what ended the program, if it did not return.
-      is_explained: whether a finding explains that; if not, any kernel may be at fault.
+      is_explained: whether a finding or the budget explains that; if not, any kernel may be at
+        fault.
     """
     observer = session.observer
     gaps: list[Gap | str] = [

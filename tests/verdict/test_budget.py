@@ -110,13 +110,26 @@ def test_a_fault_of_a_grid_point_that_ran_is_found() -> None:
     assert [str(f.kind) for f in verdict.findings] == ["OutOfBoundsRead"]
 
 
+def copied(x: Any) -> Any:
+    def copy(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    return pl.pallas_call(copy, out_shape=x, name="copied")(x)
+
+
+def test_kernels_before_the_one_that_the_budget_ended_are_judged() -> None:
+    verdict = verified(lambda x: halves(copied(x)))
+    found = {o.kernel: o for o in verdict.outcomes if o.engine == "machine"}
+    assert found["halves"].points == (5, 16)
+    assert (found["copied"].status, found["copied"].points) == ("ok", None)
+    (after,) = found["copied"].gaps
+    assert after.reason == (
+        "anything after the program stopped: the budget of 60 s ended in kernel `halves`"
+    )
+    assert not verdict.ok
+
+
 def test_kernels_after_the_one_that_the_budget_ended_are_not_judged() -> None:
-    def copied(x: Any) -> Any:
-        def copy(x_ref: Any, o_ref: Any) -> None:
-            o_ref[...] = x_ref[...]
-
-        return pl.pallas_call(copy, out_shape=x, name="copied")(x)
-
     verdict = verified(lambda x: copied(halves(x)))
     found = {(o.kernel, o.engine): o for o in verdict.outcomes if o.kernel}
     assert found["halves", "machine"].points == (5, 16)
