@@ -13,9 +13,11 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import pallas_debug
@@ -47,6 +49,33 @@ EXIT = pytest.ExitCode.INTERNAL_ERROR
 """Exit status of a run without failures, but with a missing judgement: 3, as for the command."""
 
 
+@dataclass
+class Output:
+    """What a process notes for the summary; xdist's controller adds up that of its workers.
+
+    Attributes:
+      tests: those that used kernels.
+      used, ran: kernels, by name and digest; and those that ran to their end or to a fault.
+      targets: names of those that markers ask for.
+      findings: test, identity and kind of each finding of a test that failed.
+      outcomes: cells of the table of `--pallas-verify`.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    tests: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    findings: list[tuple[str, str, str]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def add(self, other: Output) -> None:
+        for one in fields(self):
+            getattr(self, one.name).extend(getattr(other, one.name))
+
+
 class Listener:
     """Prints the header and the summary of the run."""
 
@@ -54,19 +83,13 @@ class Listener:
         self._config = config
         self._settings = settings
         self.watcher: Watcher | None = None
-        self._tests: set[str] = set()
-        self._ran: dict[str, bool] = {}
-        self._targets = {*settings.targets}
-        self._found: dict[str, dict[str, str]] = {}
-        self._received: list[Mapping[str, Any]] = []
-        self.problems: list[str] = []
-        self.gaps: list[Gap] = []
+        self.output = Output()
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.watches:
             return None
         header = f"{NAME} {pallas_debug.__version__}"
-        if self.gaps:  # before any test: the session could not be opened
+        if self._unjudged():  # before any test: the session could not be opened
             return f"{header}: not started, as the end of the run says; the tests run without it"
         with guarded("summary", "writing the header of the run", self.add_problem):
             header += f": {'; '.join(self._doing())}"
@@ -92,18 +115,11 @@ class Listener:
 
     def add_problem(self, problem: PallasDebugError) -> None:
         """Report a problem of ours in the summary, without failing a test."""
-        self.problems.append(str(problem))
+        self.output.problems.append(str(problem))
 
     def receive(self, output: Mapping[str, Any]) -> None:
-        """Take the output of a process: among others, what each test used and found."""
-        self._received.append(output)
-        for nodeid, data in output.get("reports", ()):
-            for kernel, has_run in data["kernels"].items():
-                self._tests.add(nodeid)
-                self._ran[kernel] = has_run or self._ran.get(kernel, False)
-            if data["findings"]:
-                self._found[nodeid] = data["findings"]
-            self._targets.update(data["targets"])
+        """Add the output of a worker, as plain data."""
+        self.output.add(msgspec.convert(output, Output))
 
     # Before other plugins, whose reports include the exit status.
     @pytest.hookimpl(tryfirst=True)
@@ -112,45 +128,33 @@ class Listener:
             self._finish(exitstatus)
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
-            output[OUTPUT] = self._together()
+            output[OUTPUT] = msgspec.to_builtins(self.output)
         elif exitstatus == pytest.ExitCode.OK and self._unjudged():
             session.exitstatus = EXIT
 
     def _finish(self, exitstatus: int) -> None:
-        """Collect the watcher's output; a run that was to judge kernels must have run one."""
+        """End watching; a run that was to judge kernels must have run one."""
         if self.watcher is not None:
-            try:
-                self.receive(self.watcher.finish(exitstatus))
-            except Exception:
-                self.problems += self.watcher.problems
-                self.gaps += self.watcher.gaps
-                raise
-        is_worker = hasattr(self._config, "workeroutput")
-        if self._ran and not any(self._ran.values()) and exitstatus == 0 and not is_worker:
+            self.watcher.finish(exitstatus)
+        used, is_worker = self.output.used, hasattr(self._config, "workeroutput")
+        if used and not self.output.ran and exitstatus == 0 and not is_worker:
             self.not_judged(
-                f"no test ran a kernel to its end ({_listed(self._ran)}): they were only lowered, "
-                "or are in branches that were not taken"
+                f"no test ran a kernel to its end ({_listed(used)}): they were only lowered, or "
+                "are in branches that were not taken"
             )
 
     def lose(self, problem: PallasDebugError) -> None:
-        """Record that a watcher's output, and so its judgements, were lost."""
+        """Record that the end of a watcher's output, and so its judgements, were lost."""
         self.add_problem(problem)
         if self._settings.judges:
             self.not_judged(str(problem))
 
     def not_judged(self, reason: str) -> None:
-        self.gaps.append(Gap(kernel="the whole run", engine="", reason=reason))
-
-    def _together(self) -> dict[str, Any]:
-        """Return the output for the controller: everything received here, and problems."""
-        output: dict[str, Any] = dict(self._received[-1]) if self._received else {}
-        output["problems"] = [*output.get("problems", ()), *self.problems]
-        output["gaps"] = [*output.get("gaps", ()), *map(asdict, self.gaps)]
-        return output
+        self.output.gaps.append(Gap(kernel="the whole run", engine="", reason=reason))
 
     def _gaps(self) -> list[Gap]:
         """Return what was not judged in any process; the table of a verdict shows its limits."""
-        found = [*self.gaps, *(Gap(**one) for one in self._all("gaps"))]
+        found = [*self.output.gaps]
         found += [o.all_gaps[0] for o in self._outcomes() if o.status == "unjudged"]
         return [g for g in dict.fromkeys(found) if not (g.is_limit and self._settings.verify)]
 
@@ -160,7 +164,7 @@ class Listener:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         parts: list[Callable[[], list[str]]] = [
-            lambda: list(dict.fromkeys(self._all("notices"))),
+            lambda: list(dict.fromkeys(self.output.notices)),
             self._verdicts,
             self._findings,
             self._not_run,
@@ -171,7 +175,7 @@ class Listener:
         for part, into in ((self._missing, red), *((part, lines) for part in parts)):
             with guarded("summary", "writing the summary of the run", self.add_problem):
                 into += part()
-        problems = dict.fromkeys([*self._all("problems"), *self.problems])
+        problems = dict.fromkeys(self.output.problems)
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:
             return
@@ -196,16 +200,9 @@ class Listener:
             lines.append(f"{count} {was} not made: the absence of findings there proves nothing")
         return lines
 
-    def _all(self, kind: str) -> list[Any]:
-        """Return everything of one kind that any process put out."""
-        return [one for output in self._received for one in output.get(kind, ())]
-
     def _outcomes(self) -> tuple[Outcome, ...]:
         """Return the cells of `--pallas-verify`, merged over all processes."""
-        found = [
-            Outcome(**{**o, "gaps": tuple(Gap(**gap) for gap in o["gaps"])})
-            for o in self._all("outcomes")
-        ]
+        found = self.output.outcomes
         # If one worker saw a kernel run to completion, it is not a gap in another.
         judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
         found = [
@@ -225,37 +222,38 @@ class Listener:
         return [*verdicts.table(verdict).splitlines(), *verdicts.not_judged(verdict)]
 
     def _findings(self) -> list[str]:
-        if not self._found:
+        if not self.output.findings:
             return []
         # Several tests may have found the same.
-        kinds = Counter({k: v for one in self._found.values() for k, v in one.items()}.values())
+        kinds = Counter({identity: kind for _, identity, kind in self.output.findings}.values())
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        total = text.plural(kinds.total(), "finding")
-        return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
+        tests = text.plural(len({test for test, *_ in self.output.findings}), "test")
+        return [f"{text.plural(kinds.total(), 'finding')} in {tests}: {counted}"]
 
     def _not_run(self) -> list[str]:
         """Kernels to be checked that ran to their end in no process."""
-        rest = [kernel for kernel, has_run in self._ran.items() if not has_run]
+        ran = set(self.output.ran)
+        rest = [kernel for kernel in self.output.used if kernel not in ran]
         # The table of the verdict shows it, and it is an error if none of them ran.
-        if self._settings.verify or len(rest) in (0, len(self._ran)):
+        if self._settings.verify or not rest or not ran:
             return []
         return [f"not checked, as no test ran them to their end: {_listed(rest)}"]
 
     def _kernels(self) -> list[str]:
-        used = set(self._ran)
-        if not self._settings.watches:
+        settings, used = self._settings, set(self.output.used)
+        if not settings.watches:
             return []
         if not used:
-            asked = self._settings.checks or self._settings.verify
+            asked = settings.checks or settings.verify
             return ["no test ran a Pallas kernel: nothing was checked"] if asked else []
-        tests = text.plural(len(self._tests), "test")
-        if self._settings.dump is None:
+        tests = text.plural(len(set(self.output.tests)), "test")
+        if settings.dump is None:
             return [f"{text.plural(len(used), 'kernel')} used by {tests}"]
-        dumps = _read(self._settings, used, self._targets)
-        lines = text.summary(dumps, self._settings.dump)
+        dumps = _read(settings.dump, used, {*settings.targets, *self.output.targets})
+        lines = text.summary(dumps, settings.dump)
         lines[-1] += f", used by {tests}"
         if dumps:
-            command = followup.after_dump(dumps, self._settings.dump, has_terminal=False)
+            command = followup.after_dump(dumps, settings.dump, has_terminal=False)
             lines.append(f"{followup.LABEL}{command}")
         return lines
 
@@ -267,13 +265,12 @@ def _listed(kernels: Iterable[str]) -> str:
     return ", ".join(names[:MAX_SHOWN]) + more
 
 
-def _read(settings: Settings, used: set[str], wanted: set[str]) -> list[Dump]:
+def _read(folder: Path, used: set[str], wanted: set[str]) -> list[Dump]:
     """Read the kernels that were used from the dump directory, at the end of the run."""
     from pallas_debug.store import open_dumps
 
-    assert settings.dump is not None
     try:
-        stored = open_dumps(settings.dump).kernels()
+        stored = open_dumps(folder).kernels()
     except PallasDebugError:
         return []
     return [
@@ -347,9 +344,9 @@ def watch(config: pytest.Config) -> Watcher:
     watcher = config.pluginmanager.get_plugin(WATCHER)
     if isinstance(watcher, Watcher):
         return watcher
-    watcher = Watcher(config, settings_of(config))
+    listener = listen(config)
+    watcher = listener.watcher = Watcher(config, settings_of(config), listener.output)
     config.pluginmanager.register(watcher, WATCHER)
-    listen(config).watcher = watcher
     return watcher
 
 

@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
 
 from pallas_debug.findings.collector import merged
 from pallas_debug.model import Finding, Hint, Kernel, Target
@@ -74,15 +73,14 @@ class Verification:
             if any(is_of(finding, kernel.digest) for finding in of_it):
                 self._faulty.add(kernel.digest)
 
-    def outcomes(self) -> list[dict[str, object]]:
-        """Return outcomes of all engines, as plain data, a cell per kernel, engine and target."""
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Return outcomes of all engines, a cell per kernel, engine and target."""
         answers = [
             outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
         ]
         answers += [self._as_it_ran(kernel) for kernel in self._kernels.values()]
         kernels = table.kernels(self._kernels.values(), self._session.uncaptured)
-        filled = table.fill(kernels, VERIFIED, self._targets, answers)
-        return [asdict(outcome) for outcome in filled]
+        return table.fill(kernels, VERIFIED, self._targets, answers)
 
     def _as_it_ran(self, kernel: Kernel) -> Outcome:
         if kernel.digest in self._faulty:

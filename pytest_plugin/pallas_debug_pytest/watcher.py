@@ -12,7 +12,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,9 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, Subscriber, has_accelerator, resolve_targets
 from pallas_debug.session.options import Mode
+from pallas_debug.store import layout
 from pallas_debug_pytest import marks
-from pallas_debug_pytest.listener import NAME
+from pallas_debug_pytest.listener import NAME, Output
 from pallas_debug_pytest.marks import MARKS, Marks, Settings
 
 if TYPE_CHECKING:
@@ -161,15 +162,12 @@ class Running:
 class Watcher(Subscriber):
     """Session of a process that runs tests, and the currently running test."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, output: Output) -> None:
         self._config = config
         self.settings = settings
         self.session: Session | None = None
         self.running: Running | None = None
-        self.notices: list[str] = []
-        self.problems: list[str] = []
-        self.gaps: list[Gap] = []
-        self._reports: list[tuple[str, dict[str, object]]] = []
+        self._output = output
         self._verification: Verification | None = None
 
     def open(self) -> None:
@@ -198,9 +196,9 @@ class Watcher(Subscriber):
                     "there is no accelerator for those that --pallas-interpret=off leaves to one"
                 )
                 gap = Gap(kernel="", engine="checks", reason=reason, is_partial=True)
-                self.gaps.append(gap)
+                self._output.gaps.append(gap)
             elif "uninitialized" in settings.checks:
-                self.notices.append("`uninitialized` is checked on the kernel machine only")
+                self._output.notices.append("`uninitialized` is checked on the kernel machine only")
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
@@ -218,7 +216,7 @@ class Watcher(Subscriber):
             ),
             self,
             runs=True,
-            inform=self.notices.append,
+            inform=self._output.notices.append,
         )
         if worker := getattr(self._config, "workerinput", None):
             session.run_id = str(worker.get("testrunuid", session.run_id))
@@ -260,13 +258,13 @@ class Watcher(Subscriber):
 
     def _lose(self, nodeid: str, problem: PallasDebugError) -> None:
         """Record a test that was not watched to its end: its kernels were not judged."""
-        self.problems.append(str(problem))
+        self._output.problems.append(str(problem))
         if self.settings.judges:
-            self.gaps.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
+            self._output.gaps.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
 
     def _guarded(self, boundary: Boundary, doing: str) -> contextlib.AbstractContextManager[None]:
         """Report an exception of ours in the summary, without failing a test."""
-        return guarded(boundary, doing, lambda problem: self.problems.append(str(problem)))
+        return guarded(boundary, doing, lambda problem: self._output.problems.append(str(problem)))
 
     def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
         """Watch this test, if the whole run is watched or the test needs it."""
@@ -296,7 +294,7 @@ class Watcher(Subscriber):
     def _report_finds_between_tests(self) -> None:
         """Report findings between tests, such as from imports, as problems: no test owns them."""
         for finding in self.session.observer.findings if self.session is not None else ():
-            self.problems.append(f"found outside the tests: {text.finding_text(finding)}")
+            self._output.problems.append(f"found outside the tests: {text.finding_text(finding)}")
 
     def end(self) -> None:
         """Record the test's kernels, and leave its session."""
@@ -306,11 +304,11 @@ class Watcher(Subscriber):
         with self._guarded("hook", f"ending to watch {running.nodeid}"):
             if running.used or running.gaps():
                 self._record(running)
-            self.notices += running.uncounted()
+            self._output.notices += running.uncounted()
         try:
             running.stack.close()
         except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
-            self.problems.append(f"a kernel failed after {running.nodeid}: {error}")
+            self._output.problems.append(f"a kernel failed after {running.nodeid}: {error}")
         running.session.observer.clear()
         if running.own:
             self._close(running.session)
@@ -420,15 +418,16 @@ class Watcher(Subscriber):
     def _add_to(self, report: pytest.TestReport, running: Running) -> None:
         """Add the test's kernels to its report."""
         store, used = running.session.store, running.used.values()
-        folders = [store.folder(k).name if store else f"{k.name}-{k.digest}" for k in used]
         if report.failed:  # before the teardown, whose errors would count the test again
             self._verify(running)
-        findings = running.findings if report.failed else ()
-        found = {str(key(finding)): str(finding.kind) for finding in findings}
-        kernels = dict(zip(folders, map(running.has_run, used), strict=True))
-        targets = list(running.marks.targets or ())
-        data: dict[str, object] = {"kernels": kernels, "targets": targets, "findings": found}
-        self._reports.append((report.nodeid, data))
+        findings, output = running.findings if report.failed else (), self._output
+        for kernel in used:
+            name = layout.kernel_folder(kernel)
+            output.used.append(name)
+            output.ran += [name] * running.has_run(kernel)
+            output.tests.append(report.nodeid)
+        output.targets += running.marks.targets or ()
+        output.findings += [(report.nodeid, str(key(f)), str(f.kind)) for f in findings]
         if not report.failed:
             return
         running.session.reset()
@@ -463,34 +462,28 @@ class Watcher(Subscriber):
 
     # The end of the run.
 
-    def finish(self, exitstatus: int) -> dict[str, object]:
-        """Close the session, and return the output for the summary: plain data, for xdist."""
+    def finish(self, exitstatus: int) -> None:
+        """Close the session, and complete the output for the summary."""
         if self.session is not None:
             self._report_finds_between_tests()
             self._close(self.session, stop=exitstatus == pytest.ExitCode.INTERRUPTED)
-        outcomes = self._verification.outcomes() if self._verification else []
-        return {
-            "problems": self.problems,
-            "notices": self.notices,
-            "gaps": [asdict(gap) for gap in self.gaps],
-            "reports": self._reports,
-            "outcomes": outcomes,
-        }
+        if self._verification is not None:
+            self._output.outcomes += self._verification.outcomes()
 
     def _close(self, session: Session, *, stop: bool = False) -> None:
         try:
             session.__exit__(KeyboardInterrupt if stop else None, None, None)
         except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
-            self.problems.append(f"a kernel failed outside the tests: {error}")
+            self._output.problems.append(f"a kernel failed outside the tests: {error}")
         if self._verification is None:  # otherwise its table shows it
-            self.notices += [
+            self._output.notices += [
                 f"kernel `{text.one_line(gap.kernel)}` was not compiled for {gap.engine}: "
                 f"{gap.reason}; with the fixture pallas_target a test runs for each chip"
                 for gap in session.queue.elsewhere()
             ]
-        self.gaps += session.unchecked if stop else self._missing(session)
-        reported = {gap.reason for gap in self.gaps}
-        self.problems += [
+        self._output.gaps += session.unchecked if stop else self._missing(session)
+        reported = {gap.reason for gap in self._output.gaps}
+        self._output.problems += [
             str(problem)
             for problem in session.problems
             if not isinstance(problem, KernelNotJudged) and str(problem) not in reported
