@@ -12,7 +12,7 @@ import json
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,12 @@ class Performance:
         self._stats |= found
         return tuple(found.values())
 
-    def assert_no_spills(self, *stats: Stats) -> None:
-        """Fail the test if a kernel runs out of registers and keeps values in memory.
-
-        Args:
-          *stats: of `pallas.stats`; by default all that this test has asked for.
-        """
+    def assert_no_spills(self) -> None:
+        """Fail the test if a profiled kernel runs out of registers and keeps values in memory."""
         __tracebackhide__ = True
+        self._require_calls()
         wrong = []
-        for this in self._chosen("assert_no_spills", stats):
+        for this in self._stats.values():
             where = f"{this.kernel} on {this.target}"
             if this.spills.value is None:
                 wrong.append(f"{where}: its spills are unknown: {this.spills.note}")
@@ -112,8 +109,8 @@ class Performance:
         if refused:
             pytest.fail("\n".join(_refusal(*one) for one in refused), pytrace=False)
 
-    def assert_cycles_within(self, baseline: str, margin: float = 0.05, *stats: Stats) -> None:
-        """Fail the test if a kernel takes more cycles than its baseline allows.
+    def assert_cycles_within(self, baseline: str, margin: float = 0.05) -> None:
+        """Fail the test if a profiled kernel takes more cycles than its baseline allows.
 
         A baseline contains the estimated cycles of each kernel, target and version of libtpu;
         cycles of other versions are not compared. `pytest -o pallas_update_baselines=on` records
@@ -122,49 +119,32 @@ class Performance:
         Args:
           baseline: name of a file in the folder `baselines` beside the test's file.
           margin: allowed increase, as a share.
-          *stats: of `pallas.stats`; by default all that this test has asked for.
 
         Raises:
           UsageError: the margin is invalid, or the file is.
         """
         __tracebackhide__ = True
-        chosen = self._chosen("assert_cycles_within", stats)
+        self._require_calls()
         if not isinstance(margin, int | float) or margin < 0:
             raise UsageError(f"a margin is a share such as 0.05, not {margin!r}")
         file = self._request.path.parent / FOLDER / f"{baseline}.json"
         if self._updates_baselines:
             with _locked(file):
                 known = _read(file)
-                for name, this in _numbered(chosen):
+                for name, this in _numbered(self._stats.values()):
                     if this.cycles.total.value is not None:
                         by_target = known.setdefault(name, {}).setdefault(this.target, {})
                         by_target[_libtpu(this)] = round(this.cycles.total.value)
                 write_whole(file, json.dumps(known, indent=2, sort_keys=True).encode() + b"\n")
         known = _read(file)
         name = f"{FOLDER}/{file.name}"
-        found = (_slower(*one, known, margin, name) for one in _numbered(chosen))
+        found = (_slower(*one, known, margin, name) for one in _numbered(self._stats.values()))
         if wrong := list(filter(None, found)):
             advice = (
                 "`pallas-debug stats` and `pallas-debug source --cost` show where cycles go; if "
                 f"they are intended, record them with {UPDATE}, and commit the file."
             )
             pytest.fail("\n".join([*wrong, advice]), pytrace=False)
-
-    def _chosen(self, name: str, stats: Sequence[Stats]) -> Sequence[Stats]:
-        """Return the stats given to an assertion; without any, all of this test.
-
-        Raises:
-          UsageError: it was given something else, such as the whole result of `pallas.stats`.
-        """
-        __tracebackhide__ = True
-        if not all(isinstance(given, Stats) for given in stats):
-            raise UsageError(
-                f"pallas.{name} takes Stats: pass what pallas.stats(function, *args) returns, "
-                "unpacked with *, or nothing for all kernels of this test"
-            )
-        if not stats:
-            self._require_calls()
-        return stats or tuple(self._stats.values())
 
     def _require_calls(self) -> None:
         __tracebackhide__ = True
@@ -208,7 +188,7 @@ def _spills(stats: Stats) -> str:
     return f"{total}, most of them: {where}" if where else total
 
 
-def _numbered(stats: Sequence[Stats]) -> Iterator[tuple[str, Stats]]:
+def _numbered(stats: Iterable[Stats]) -> Iterator[tuple[str, Stats]]:
     """Name kernels in a baseline: several of a name in one test as `log`, `log#2`, …"""
     seen = Counter[tuple[str, str]]()
     for this in stats:
