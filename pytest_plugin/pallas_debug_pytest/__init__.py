@@ -39,20 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    asking = [
-        item
-        for item in items
-        if next(item.iter_markers("pallas"), None) is not None
+    if any(
+        next(item.iter_markers("pallas"), None) is not None
         or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    ]
-    if asking:
-        from pallas_debug_pytest import listener, marks
+        for item in items
+    ):
+        from pallas_debug_pytest import listener
 
-        with listener.lost_if_it_fails(config, "reading the markers of the tests"):
-            broken = marks.apply(config, asking)
-            items[:] = [item for item in items if item not in broken]
-            if any(map(marks.is_watched, items)):
-                listener.watch(config)
+        with listener.lost_if_it_fails(config, "preparing tests with a marker or a fixture"):
+            listener.watch(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -183,18 +183,13 @@ class Pallas(Performance):
 
 def pallas(request: pytest.FixtureRequest) -> Pallas:
     """Return the fixture's value for this request, watching its test from now on."""
-    watcher = listener.watch(request.config)
-    running = watcher.running or watcher.begin(request.node, asked=True)
-    assert running is not None
-    return Pallas(watcher, running, request)
+    return Pallas(*_watched(request), request)
 
 
 @contextlib.contextmanager
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """Yield the chip of this request's test, and report it to the code that the test calls."""
-    watcher = listener.watch(request.config)
-    running = watcher.running or watcher.begin(request.node, asked=True)
-    assert running is not None
+    _, running = _watched(request)
     name = getattr(request, "param", None) or marks.target_name(request.node)
     try:
         (chip,) = resolve_targets((str(name),))
@@ -202,6 +197,14 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         raise pytest.UsageError(str(error)) from error
     with running.session.answering(chip):
         yield chip
+
+
+def _watched(request: pytest.FixtureRequest) -> tuple[Watcher, Running]:
+    """Watch the test of this request, if it is not watched yet."""
+    watcher = listener.watch(request.config)
+    running = watcher.running or watcher.begin(request.node, asked=True)
+    assert running is not None
+    return watcher, running
 
 
 def _not_found(kind: str, kernel: str | None, findings: tuple[Finding, ...]) -> str:

@@ -30,7 +30,7 @@ from pallas_debug.installed import require_jax
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict.formats import text as verdicts
-from pallas_debug_pytest import OUTPUT, options
+from pallas_debug_pytest import OUTPUT
 from pallas_debug_pytest.marks import Settings
 from pallas_debug_pytest.marks import settings as settings_of
 
@@ -300,11 +300,8 @@ def start(config: pytest.Config) -> None:
     """
     settings = settings_of(config)
     try:
-        if settings.watches:
-            given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
-            require_jax(f"pallas-debug ({', '.join(given)})")
         targets.resolve_all((*settings.targets, settings.chip))
-    except (MissingJaxError, UnknownTargetError) as error:
+    except UnknownTargetError as error:
         raise pytest.UsageError(str(error)) from error
     if not settings.watches:
         return
@@ -324,7 +321,7 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
     """Continue without pallas-debug after an exception of ours, and report it at the end.
 
     Raises:
-      pytest.UsageError: the options are invalid.
+      pytest.UsageError: the options are invalid, or jax is missing.
     """
     try:
         yield
@@ -339,22 +336,30 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
 
 def watch(config: pytest.Config) -> Watcher:
     """Return the watcher for individually watched tests, registering it if needed."""
+    listener = listen(config)
     from pallas_debug_pytest.watcher import Watcher
 
     watcher = config.pluginmanager.get_plugin(WATCHER)
     if isinstance(watcher, Watcher):
         return watcher
-    listener = listen(config)
     watcher = listener.watcher = Watcher(config, settings_of(config), listener.output)
     config.pluginmanager.register(watcher, WATCHER)
     return watcher
 
 
 def listen(config: pytest.Config) -> Listener:
-    """Return the listener, registering it if needed; it collects reports for the summary."""
+    """Return the listener, registering it if needed; it collects reports for the summary.
+
+    Raises:
+      pytest.UsageError: jax is missing.
+    """
     listener = config.pluginmanager.get_plugin(LISTENER)
     if isinstance(listener, Listener):
         return listener
+    try:
+        require_jax("pallas-debug, for which an option, a marker or a fixture asks,")
+    except MissingJaxError as error:
+        raise pytest.UsageError(str(error)) from error
     listener = Listener(config, settings_of(config))
     config.pluginmanager.register(listener, LISTENER)
     return listener

@@ -1,4 +1,4 @@
-"""Settings of a run, and `@pytest.mark.pallas(...)`, checked when tests are collected.
+"""Settings of a run, and `@pytest.mark.pallas(...)`, checked when its test is set up.
 
 Imported when an option, a marker or a fixture needs it: a dataclass alone costs half a millisecond.
 Imports jax only for a mode with parameters, because only jax knows them.
@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ import pytest
 
 from pallas_debug import defaults
 from pallas_debug.compiler import targets
-from pallas_debug.errors import MissingJaxError, PallasDebugError, meant
-from pallas_debug.installed import require_jax
+from pallas_debug.errors import PallasDebugError, UsageError, meant
 from pallas_debug_pytest import FIXTURES, options
 from pallas_debug_pytest.options import OPTIONS
 
@@ -32,38 +31,9 @@ class Marks:
     targets: tuple[str, ...] | None = None
 
 
-MARKS = pytest.StashKey[Marks]()
-
-
-def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Read the markers of these tests.
-
-    Returns:
-      In an xdist worker, tests with invalid markers, to be reported as collection errors: a
-        `UsageError` would end the worker without giving its controller a reason.
-
-    Raises:
-      pytest.UsageError: an invalid marker; the message includes its location.
-    """
-    broken = set()
-    for item in items:
-        try:
-            item.stash[MARKS] = _read(item)
-            if is_watched(item):
-                require_jax(f"{item.nodeid}, which asks for pallas-debug,")
-        except (pytest.UsageError, MissingJaxError) as error:
-            if not hasattr(config, "workerinput"):
-                raise pytest.UsageError(str(error)) from error
-            broken.add(item)
-            report = pytest.CollectReport(item.nodeid, "failed", str(error), [])
-            config.hook.pytest_collectreport(report=report)
-    return broken
-
-
-def is_watched(item: pytest.Item) -> bool:
+def is_watched(item: pytest.Item, marked: Marks) -> bool:
     """Return whether a test is watched because of its markers or a fixture."""
-    marks = item.stash.get(MARKS, Marks())
-    if marks.interpret is not None or marks.check is not None:
+    if marked.interpret is not None or marked.check is not None:
         return True
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
@@ -74,7 +44,12 @@ def target_name(item: pytest.Item) -> str:
     return str(params.get("pallas_target", settings(item.config).chip))
 
 
-def _read(item: pytest.Item) -> Marks:
+def read(item: pytest.Item) -> Marks:
+    """Read the markers of a test.
+
+    Raises:
+      UsageError: an invalid marker; the message includes its location.
+    """
     found = Marks()
     for mark in reversed(list(item.iter_markers("pallas"))):  # the closest marker takes precedence
         try:
@@ -82,7 +57,7 @@ def _read(item: pytest.Item) -> Marks:
         except (ValueError, PallasDebugError) as error:
             file, line, _ = item.location
             place = file if line is None else f"{file}:{line + 1}"
-            raise pytest.UsageError(f"{place}: @pytest.mark.pallas: {error}") from error
+            raise UsageError(f"{place}: @pytest.mark.pallas: {error}") from error
     return found
 
 

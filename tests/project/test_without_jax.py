@@ -160,10 +160,11 @@ def test_pytest(jaxless_pytest: Path, tmp_path: Path) -> None:
         }
     done = {name: future.result() for name, future in ran.items()}
     assert done["plain"].returncode == 0, done["plain"].stdout + done["plain"].stderr
+    asked = "pallas-debug, for which an option, a marker or a fixture asks,"
     for name, subject in {
-        "option": "pallas-debug (--pallas-check)",
+        "option": asked,
         "mode": "--pallas-interpret: 'tpu,detect_races'",
-        "marked": "test_marked.py::test_marked, which asks for pallas-debug,",
+        "marked": asked,
     }.items():
         assert done[name].returncode == 4, name
         assert f"ERROR: {subject} {MISSING}\n" in done[name].stderr, name
