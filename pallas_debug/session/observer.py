@@ -57,7 +57,6 @@ class RunObserver:
         self._skipped_loops: dict[str, set[SourceLine]] = {}
         self._run_loops: dict[str, set[SourceLine]] = {}
         self._printed: list[PrintRecord] = []
-        self._cut = 0
         self._gaps: set[Gap] = set()
         self.refusals: dict[str, str] = {}
 
@@ -102,13 +101,9 @@ class RunObserver:
 
     @property
     def records(self) -> tuple[PrintRecord, ...]:
-        """Prints since the last `clear()`; a final record states how many were dropped."""
+        """Prints since the last `clear()`; a final record states that others were dropped."""
         with self._lock:
-            records = tuple(self._printed)
-            if not self._cut:
-                return records
-            text = f"… {self._cut} more prints were dropped: only the first {MAX_PRINTS} are kept"
-            return (*records, PrintRecord(kernel=records[-1].kernel, text=text))
+            return tuple(self._printed)
 
     def clear(self) -> None:
         """Discard findings and prints, before the next test."""
@@ -116,7 +111,6 @@ class RunObserver:
         with self._lock:
             self._hints.clear()
             self._printed.clear()
-            self._cut = 0
 
     def checked(self, run: CheckedRun) -> None:
         """Collect the findings of a kernel that ran with inserted checks."""
@@ -152,9 +146,11 @@ class RunObserver:
     def printed(self, record: PrintRecord) -> None:
         """Keep and report a print, up to `MAX_PRINTS`."""
         with self._lock:
-            if len(self._printed) >= MAX_PRINTS:
-                self._cut += 1
+            if len(self._printed) > MAX_PRINTS:
                 return
+            if len(self._printed) == MAX_PRINTS:
+                text = f"… more prints are dropped: only the first {MAX_PRINTS:,} are kept"
+                record = PrintRecord(kernel=record.kernel, text=text)
             self._printed.append(record)
         with guarded("report", f"showing what kernel `{record.kernel}` printed", self._report):
             self._on_printed(record)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from pallas_debug.session.options import Mode
 from pallas_debug.store import layout
 from pallas_debug_pytest import marks
 from pallas_debug_pytest.listener import NAME, Output
-from pallas_debug_pytest.marks import MARKS, Marks, Settings
+from pallas_debug_pytest.marks import Marks, Settings
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
@@ -46,9 +46,7 @@ class Running:
       used: kernels by digest.
       expected: how often each fault was expected.
       judged: how often each fault was seen when the test was last judged.
-      printed: number of prints written to standard output.
-      shown: findings that are in the text of its failure.
-      lines: number of lines about them in that text.
+      shown: the finding that is in the text of its failure.
       is_stopped: whether an exception ended the test.
       callers: line of the test that called the kernel, for each finding.
       interrupts: number of times ctrl+c was pressed before the test.
@@ -63,9 +61,7 @@ class Running:
     used: dict[str, Kernel] = field(default_factory=dict)
     expected: Counter[Key] = field(default_factory=Counter)
     judged: Counter[Key] = field(default_factory=Counter)
-    printed: int = 0
-    shown: tuple[Finding, ...] = ()
-    lines: int = 0
+    shown: Finding | None = None
     is_stopped: bool = False
     callers: dict[Key, str] = field(default_factory=dict)
     interrupts: int = field(default_factory=interrupts.count)
@@ -151,12 +147,11 @@ class Running:
             if finding.counts and finding.count > known[key(finding)] and key(finding) not in raised
         ]
 
-    def show(self, findings: Sequence[Finding], callers: Mapping[Key, str]) -> str:
-        """Return the text of a failure with these findings, and note that they are shown."""
-        self.shown = tuple(findings)
-        words = _text(findings, callers, MAX_FINDINGS)
-        self.lines = words.count("\n") + 1
-        return words
+    def text_of(self, finding: Finding) -> str:
+        """Return the text of a finding, with the line of the test that called the kernel."""
+        caller = self.callers.get(key(finding))
+        called = "" if caller is None else f"\n  called from {caller}"
+        return text.finding_text(finding) + called
 
 
 class Watcher(Subscriber):
@@ -229,8 +224,6 @@ class Watcher(Subscriber):
             self.running.used_by_call(kernel)
 
     def printed(self, record: PrintRecord) -> None:
-        if self.running is not None:
-            self.running.printed += 1
         sys.stdout.write(text.print_text(record) + "\n")
 
     # A single test, from its setup to its end.
@@ -247,7 +240,7 @@ class Watcher(Subscriber):
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self.end()  # the test may be a rerun
         try:
-            self.begin(item, asked=marks.is_watched(item))
+            self.begin(item)
             return
         except PallasDebugError as error:
             refused = str(error)
@@ -266,10 +259,14 @@ class Watcher(Subscriber):
         """Report an exception of ours in the summary, without failing a test."""
         return guarded(boundary, doing, lambda problem: self._output.problems.append(str(problem)))
 
-    def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
-        """Watch this test, if the whole run is watched or the test needs it."""
-        marked = item.stash.get(MARKS, Marks())
-        if self.session is None and not asked:
+    def begin(self, item: pytest.Item, *, asked: bool = False) -> Running | None:
+        """Watch this test, if the whole run is watched or the test needs it.
+
+        Raises:
+          PallasDebugError: its markers are invalid.
+        """
+        marked = marks.read(item)
+        if self.session is None and not asked and not marks.is_watched(item, marked):
             return None
         self._report_finds_between_tests()
         session = self.session or self._opened(
@@ -349,7 +346,8 @@ class Watcher(Subscriber):
                 # jax's exception has a page of its runtime's stack in front of the finding, and
                 # pytest's short summary would show only "INTERNAL: CpuCallback error"; it has no
                 # `__cause__` (jax#26102).
-                failed = pytest.fail.Exception(running.show(led, {}))
+                running.shown = led[0]
+                failed = pytest.fail.Exception(text.finding_text(led[0]))
                 raise failed.with_traceback(error.__traceback__) from None
             self._judge(running)
             if skipped is not None:
@@ -357,11 +355,8 @@ class Watcher(Subscriber):
             return result
         finally:
             # Also after a test that passes, which may have expected an exception in a kernel.
-            with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
+            with self._guarded("report", f"waiting for the kernels of {running.nodeid}"):
                 running.session.reset()
-                records = running.session.observer.records
-                if len(records) > running.printed:  # the last one says how many were dropped
-                    sys.stdout.write(text.print_text(records[-1]) + "\n")
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
@@ -384,7 +379,8 @@ class Watcher(Subscriber):
             found = running.unexpected()
             running.judged = counts(running.findings)
             if found:
-                words = running.show(found, running.callers)
+                running.shown = found[0]
+                words = running.text_of(found[0])
         if words:
             # The exception that stopped a kernel says the same.
             raise pytest.fail.Exception(words, pytrace=False) from None
@@ -432,14 +428,16 @@ class Watcher(Subscriber):
             return
         running.session.reset()
         running.judged = counts(findings)
-        parts: list[str] = []
-        if rest := [finding for finding in findings if finding not in running.shown]:
-            room = max(1, MAX_FINDINGS - running.lines)
-            parts.append(_text(rest, running.callers, room))
-        parts.append(_hint_lines(self._hints(running), running.used))
+        shown, lines = running.shown, list[str]()
+        rest = [f for f in findings if shown is None or key(f) != key(shown)]
+        if rest and shown is None:
+            lines += running.text_of(rest.pop(0)).splitlines()
+        lines += map(_title, rest)
+        hints = [h for h in dict.fromkeys(self._hints(running)) if h.digest in running.used]
+        lines += map(text.hint_text, hints[:MAX_HINTS])
         dumped = [store.folder(kernel) for kernel in used] if store else []
         has_run = not running.session.launched.isdisjoint(running.used)
-        if any(parts) or dumped or findings or has_run:
+        if lines or dumped or findings or has_run:
             faulty = {finding.kernel for finding in findings}
             dumped.sort(key=lambda folder: folder.name.rpartition("-")[0] not in faulty)
             name = running.item.nodeid.partition("::")[2]
@@ -450,8 +448,7 @@ class Watcher(Subscriber):
                 Path(text.relative(dumped[0])) if dumped else None,
                 is_verified=bool(self.settings.verify),
             )
-            words = _below(running.lines, parts, dumped, command)
-            report.sections.append((NAME, words))
+            report.sections.append((NAME, _below(lines, shown, dumped, command)))
 
     def _hints(self, running: Running) -> list[Hint]:
         """Return the hints for the kernels of a test, from its runs and the static analysis."""
@@ -506,36 +503,14 @@ class Watcher(Subscriber):
 
 
 MAX_LINES = 15
-MAX_FINDINGS = 11
-"""Maximum lines about findings: a hint, the kernels and the command follow."""
+"""Maximum number of lines on findings, hints and kernels of a failed test."""
 
 MAX_HINTS = 3
 MAX_KERNELS = 3
 
 
-# The text below a failed test: findings, hints, kernels and the next command, in `MAX_LINES` lines.
-
-
 def counts(findings: Iterable[Finding]) -> Counter[Key]:
     return Counter({key(finding): finding.count for finding in findings})
-
-
-def _text(findings: Sequence[Finding], callers: Mapping[Key, str], room: int) -> str:
-    """Describe findings: the first in full, the others by their titles.
-
-    Args:
-      findings: at least one finding.
-      callers: line of the test that called the kernel, where it is known.
-      room: number of lines that the titles must not exceed.
-    """
-    first, *rest = findings
-    lines = text.finding_text(first).splitlines()
-    lines += [f"  called from {callers[key(first)]}"] if key(first) in callers else []
-    titles = [_title(finding) for finding in rest]
-    if len(titles) > (left := max(room - len(lines), 1)):
-        more = len(titles) - left + 1
-        titles = [*titles[: left - 1], f"… and {text.plural(more, 'more finding')}"]
-    return "\n".join([*lines, *titles])
 
 
 def _title(finding: Finding) -> str:
@@ -544,27 +519,17 @@ def _title(finding: Finding) -> str:
     return text.titled(finding) + where
 
 
-def _hint_lines(found: Iterable[Hint], digests: Container[str]) -> str:
-    """List the first hints for the kernels of a failed test, each in one line; empty if none.
+def _below(lines: list[str], shown: Finding | None, dumped: Sequence[Path], command: str) -> str:
+    """Return the section below a failure: lines, as far as there is room, kernels and command.
 
     Args:
-      digests: digests of the kernels.
-    """
-    mine = [hint for hint in dict.fromkeys(found) if hint.digest in digests]
-    return "\n".join(text.hint_text(hint) for hint in mine[:MAX_HINTS])
-
-
-def _below(shown: int, parts: Iterable[str], dumped: Sequence[Path], command: str) -> str:
-    """Return the section below a failure: parts, as far as there is room, kernels and command.
-
-    Args:
-      shown: lines that the failure itself has on findings.
+      shown: finding in the text of the failure itself.
       dumped: folders of the test's kernels.
     """
-    lines = "\n".join(filter(None, parts)).splitlines()
-    room = MAX_LINES - 3 - shown  # without the kernels, the command, and advice on the exception
+    room = MAX_LINES - 3  # without the kernels, the command, and advice on the exception
+    room -= 0 if shown is None else len(text.finding_text(shown).splitlines()) + 1
     if len(lines) > room:
-        lines = [*lines[: room - 1], "…"] if room > 0 else []
+        lines = [*lines[: room - 1], f"… and {len(lines) - room + 1} more"]
     if dumped:
         named = ", ".join(map(text.relative, dumped[:MAX_KERNELS]))
         more = f" and {len(dumped) - MAX_KERNELS} more" if len(dumped) > MAX_KERNELS else ""

@@ -43,7 +43,7 @@ def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
             "* x_ref[[]12:20, 0:128] reaches 4 past the end of dimension 0 of *",
             "* cause: the index comes from start_ref[[]0], which is 12, and nothing keeps it within bounds",
             "E   Failed: DataRace in kernel `early`",
-            "E   Deadlock in kernel `early` at test_it.py:14",
+            "Deadlock in kernel `early` at test_it.py:14",
             "3 findings in 2 tests: *",
             "FAILED *::test_stopped - Failed: DataRace in kernel `early`",
         ]
