@@ -23,6 +23,12 @@ FIXTURES = frozenset({"pallas", "pallas_target"})
 OUTPUT = "pallas_debug"
 """Key of the final output of an xdist worker."""
 
+LISTENER = "pallas_debug_listener"
+"""Name of the plugin that an option, a marker or a fixture starts."""
+
+FOR_A_TPU = "Only interpret mode is supported"
+"""Jax's error for a TPU kernel on a CPU."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(parser)
@@ -61,27 +67,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("pallas_target", names, indirect=True)
 
 
-# Outermost, so that the report names the kernels that the test used.
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    error = None if call.excinfo is None else call.excinfo.value
-    if report.failed and _is_for_a_tpu(error) and not _chooses_a_mode(item):
+    is_for_a_tpu = call.excinfo is not None and FOR_A_TPU in call.excinfo.exconly()
+    if report.failed and is_for_a_tpu and not item.config.pluginmanager.has_plugin(LISTENER):
         advice = f"with {options.named('interpret').flag}, pytest runs TPU kernels on the CPU"
         report.sections.append(("pallas-debug", advice))
     return report
-
-
-def _is_for_a_tpu(error: BaseException | None) -> bool:
-    texts = error.args if isinstance(error, ValueError) else ()
-    return any("Only interpret mode is supported" in text for text in texts if type(text) is str)
-
-
-def _chooses_a_mode(item: pytest.Item) -> bool:
-    is_marked = any("interpret" in mark.kwargs for mark in item.iter_markers("pallas"))
-    return is_marked or options.value(item.config, options.named("interpret")) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

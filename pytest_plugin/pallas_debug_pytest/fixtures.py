@@ -62,9 +62,8 @@ class Pallas(Performance):
         if session.store is None:
             return tuple(self._compiled)
         session.wait()
-        used = [dump for dump in session.dumps if dump.kernel.digest in self._running.used]
-        known = {dump.kernel.digest for dump in self._compiled}
-        return (*self._compiled, *(dump for dump in used if dump.kernel.digest not in known))
+        others = self._running.used.keys() - {dump.kernel.digest for dump in self._compiled}
+        return (*self._compiled, *(d for d in session.dumps if d.kernel.digest in others))
 
     def compile(
         self,
@@ -72,7 +71,6 @@ class Pallas(Performance):
         /,
         *args: Any,
         targets: str | Iterable[str] | None = None,
-        stages: str | Iterable[str] = (),
         **kwargs: Any,
     ) -> tuple[Dump, ...]:
         """Compile the kernels that a function would call, without running it.
@@ -81,7 +79,6 @@ class Pallas(Performance):
 
         Args:
           targets: names of targets; by default the marker's, or the run's.
-          stages: stages to keep, as for `pallas_debug.dump`.
         """
         settings = self._watcher.settings
         made = api.dump(
@@ -89,7 +86,6 @@ class Pallas(Performance):
             *args,
             targets=targets or self._running.marks.targets or settings.targets,
             to=settings.dump or Path(self._request.getfixturevalue("tmp_path")) / "dumps",
-            stages=stages,
             timeout=settings.timeout,
             **kwargs,
         )
@@ -157,23 +153,21 @@ class Pallas(Performance):
         self._wait_for_runs()
         before = counts(running.findings)
 
-        def collect() -> None:
-            for finding in running.findings:
-                more = finding.count - before[key(finding)]
-                if more > 0 and finding.kind is named(kind) and kernel in (None, finding.kernel):
-                    running.expected[key(finding)] = finding.count
-                    found.append(finding)
-
+        stopped = None
         try:
             yield found
             self._wait_for_runs()
-        except Exception as error:
-            collect()
-            if not any(stops.is_stop(finding, error) for finding in found):
-                raise
+        except Exception as error:  # noqa: BLE001 - raised again, unless it is about the finding
+            stopped = error
+        for finding in running.findings:
+            more = finding.count - before[key(finding)]
+            if more > 0 and finding.kind is named(kind) and kernel in (None, finding.kernel):
+                running.expected[key(finding)] = finding.count
+                found.append(finding)
+        if stopped is not None:
+            if not any(stops.is_stop(finding, stopped) for finding in found):
+                raise stopped
             running.session.reset()
-        else:
-            collect()
         if not found:
             pytest.fail(_not_found(kind, kernel, running.findings))
 

@@ -30,7 +30,7 @@ from pallas_debug.installed import require_jax
 from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict.formats import text as verdicts
-from pallas_debug_pytest import OUTPUT
+from pallas_debug_pytest import LISTENER, OUTPUT
 from pallas_debug_pytest.marks import Settings
 from pallas_debug_pytest.marks import settings as settings_of
 
@@ -100,7 +100,7 @@ class Listener:
         targets = ", ".join(settings.targets)
         mode = settings.interpret
         session = self.watcher.session if self.watcher is not None else None
-        if settings.watches and mode is None:
+        if mode is None:
             mode = "auto" if session is None else session.interpret_mode.kind
         where = settings.dump and text.relative(settings.dump)
         parts = {
@@ -288,10 +288,6 @@ def _read(folder: Path, used: set[str], wanted: set[str]) -> list[Dump]:
     ]
 
 
-LISTENER = "pallas_debug_listener"
-WATCHER = "pallas_debug_watcher"
-
-
 def start(config: pytest.Config) -> None:
     """Start the watcher and the listener, or only the listener in xdist's controller.
 
@@ -335,16 +331,14 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
 
 
 def watch(config: pytest.Config) -> Watcher:
-    """Return the watcher for individually watched tests, registering it if needed."""
+    """Return the watcher of this process, registering it if needed."""
     listener = listen(config)
-    from pallas_debug_pytest.watcher import Watcher
+    if listener.watcher is None:
+        from pallas_debug_pytest.watcher import Watcher
 
-    watcher = config.pluginmanager.get_plugin(WATCHER)
-    if isinstance(watcher, Watcher):
-        return watcher
-    watcher = listener.watcher = Watcher(config, settings_of(config), listener.output)
-    config.pluginmanager.register(watcher, WATCHER)
-    return watcher
+        listener.watcher = Watcher(config, settings_of(config), listener.output)
+        config.pluginmanager.register(listener.watcher)
+    return listener.watcher
 
 
 def listen(config: pytest.Config) -> Listener:

@@ -8,8 +8,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from pallas_debug import defaults
 from pallas_debug.compiler import targets
-from pallas_debug.errors import PallasDebugError, UsageError, meant
+from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug_pytest import FIXTURES, options
 from pallas_debug_pytest.options import OPTIONS
 
@@ -62,33 +63,26 @@ def read(item: pytest.Item) -> Marks:
 
 
 def _with(marks: Marks, mark: pytest.Mark) -> Marks:
-    signature = f"write {options.MARKER.partition(':')[0]}"
-    if mark.args:
-        raise ValueError(f"it takes only keyword arguments, not {mark.args[0]!r}; {signature}")
-    known = [field.name for field in fields(Marks)]
-    for name, value in mark.kwargs.items():
-        if name not in known:
-            raise ValueError(f"it has no argument {name!r}{meant(name, known)}; {signature}")
-        if value is not None:
-            marks = replace(marks, **{name: _parsed(name, value)})
-    return marks
-
-
-_EXAMPLES = {"interpret": "hlo", "check": "nan,index", "targets": "v5e,v6e"}
+    try:
+        given = inspect.signature(Marks).bind(*mark.args, **mark.kwargs).arguments
+    except TypeError as error:
+        raise ValueError(f"{error}; write {options.MARKER.partition(':')[0]}") from error
+    parsed = {name: _parsed(name, value) for name, value in given.items() if value is not None}
+    return replace(marks, **parsed)
 
 
 def _parsed(name: str, value: object) -> Any:
-    """Return an argument's value: parsed by its option, if it is neither True nor False.
+    """Return an argument's value, parsed by its option.
 
     Raises:
       ValueError, UsageError: it is invalid.
     """
-    if isinstance(value, bool) and name != "targets":
-        return {"interpret": ("off", "auto"), "check": ((), defaults.DEFAULT_CHECKS)}[name][value]
-    if isinstance(value, tuple | list) and name != "interpret":
+    if name == "check" and isinstance(value, bool):
+        return defaults.DEFAULT_CHECKS if value else ()
+    if isinstance(value, tuple | list):
         value = ",".join(map(str, value))
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a string, such as {_EXAMPLES[name]!r}, not {value!r}")
+        raise ValueError(f"{name} must be a string, not {value!r}")
     parsed = options.named(name.removesuffix("s")).parse(value)
     if name == "targets":
         targets.resolve_all(parsed)

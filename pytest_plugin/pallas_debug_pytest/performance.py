@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import UsageError
 from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.stats import Stats
 from pallas_debug.quantities import percent
@@ -129,7 +129,7 @@ class Performance:
             raise UsageError(f"a margin is a share such as 0.05, not {margin!r}")
         file = self._request.path.parent / FOLDER / f"{baseline}.json"
         if self._updates_baselines:
-            with _locked(file):
+            with _locked(file.parent):
                 known = _read(file)
                 for name, this in _numbered(self._stats.values()):
                     if this.cycles.total.value is not None:
@@ -237,20 +237,13 @@ def _read(file: Path) -> Baseline:
 
 
 @contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Lock the folder of a file that is written: xdist's workers may update the same one.
-
-    Raises:
-      CannotRunError: it cannot be written.
-    """
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder of a file that is written: xdist's workers may update the same one."""
+    folder.mkdir(exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise CannotRunError(f"{file} cannot be written: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

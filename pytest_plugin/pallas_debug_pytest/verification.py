@@ -30,15 +30,15 @@ class Verification:
         self._targets = tuple(targets)
         self._kernels: dict[str, Kernel] = {}
         self._seen: dict[str, list[Seen]] = {}
-        self._judged: dict[str, tuple[Target, ...]] = {}
+        self._traced: dict[str, tuple[Target, ...]] = {}
         self._faulty: set[str] = set()  # digests
 
     def findings(self, kernel: Kernel) -> tuple[Finding, ...]:
         """Return the findings of a kernel; the first call waits for its compilations."""
         self._kernels.setdefault(kernel.digest, kernel)
         targets = tuple(engines.traced_for(self._session, kernel, self._session.targets))
-        if self._judged.get(kernel.digest) != targets:  # each test may trace it for another chip
-            self._judged[kernel.digest] = targets
+        if self._traced.get(kernel.digest) != targets:  # each test may trace it for another chip
+            self._traced[kernel.digest] = targets
             self._seen[kernel.digest] = self._ask(kernel, targets)
         findings = (f for seen in self._seen[kernel.digest] for f in seen.findings)
         return merged(findings, (kernel.source,))

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
-import sys
+import traceback
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,14 @@ import pytest
 
 from pallas_debug import followup, interrupts, tracebacks
 from pallas_debug import render as text
-from pallas_debug.errors import KernelNotJudged, PallasDebugError, UsageError
+from pallas_debug._api.debug import Prints
+from pallas_debug.errors import KernelNotJudged, PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import Boundary, guarded, problem_of
-from pallas_debug.model import Finding, Gap, Hint, Kernel, PrintRecord
-from pallas_debug.session import Options, Session, Subscriber, has_accelerator, resolve_targets
+from pallas_debug.model import Finding, Gap, Hint, Kernel
+from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.session.options import Mode
 from pallas_debug.store import layout
 from pallas_debug_pytest import marks
@@ -42,7 +43,7 @@ class Running:
     """The test that is running.
 
     Attributes:
-      own: whether the session belongs to this test alone.
+      session: the session of the run, or one of this test alone.
       used: kernels by digest.
       expected: how often each fault was expected.
       judged: how often each fault was seen when the test was last judged.
@@ -56,7 +57,6 @@ class Running:
     item: pytest.Item
     marks: Marks
     session: Session
-    own: bool
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     used: dict[str, Kernel] = field(default_factory=dict)
     expected: Counter[Key] = field(default_factory=Counter)
@@ -65,14 +65,7 @@ class Running:
     is_stopped: bool = False
     callers: dict[Key, str] = field(default_factory=dict)
     interrupts: int = field(default_factory=interrupts.count)
-    uncaptured: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.uncaptured = len(self.session.uncaptured)
-
-    @property
-    def nodeid(self) -> str:
-        return self.item.nodeid
+    uncaptured: int
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -84,12 +77,11 @@ class Running:
         new = {key(f) for f in self.findings if f.kernel == kernel.name} - self.callers.keys()
         if not new:
             return
-        frame = sys._getframe()
-        while frame is not None and frame.f_code.co_filename != str(self.item.path):
-            frame = frame.f_back  # type: ignore[assignment]
-        if frame is not None:
-            line = f"{text.relative(self.item.path)}:{frame.f_lineno}"
-            self.callers |= dict.fromkeys(new, line)
+        for frame, line in traceback.walk_stack(None):
+            if frame.f_code.co_filename == str(self.item.path):
+                place = f"{text.relative(self.item.path)}:{line}"
+                self.callers |= dict.fromkeys(new, place)
+                return
 
     def stopped_by(self, error: BaseException) -> None:
         """Note that an exception ended the test; stop pytest if ctrl+c in a kernel caused it.
@@ -132,7 +124,7 @@ class Running:
         found = [("not counted", f) for f in self.findings if not f.counts]
         found += [("not counted, as its exception was caught", f) for f in caught.values()]
         return [
-            f"{self.nodeid}: {why}: {text.finding_text(finding)}"
+            f"{self.item.nodeid}: {why}: {text.finding_text(finding)}"
             for why, finding in found
             if key(finding) not in self.expected
         ]
@@ -154,7 +146,7 @@ class Running:
         return text.finding_text(finding) + called
 
 
-class Watcher(Subscriber):
+class Watcher(Prints):
     """Session of a process that runs tests, and the currently running test."""
 
     def __init__(self, config: pytest.Config, settings: Settings, output: Output) -> None:
@@ -181,19 +173,10 @@ class Watcher(Subscriber):
                 interpret=settings.interpret,
                 checks=settings.checks,
             )
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from error
         except PallasDebugError as error:
             raise pytest.UsageError(f"{NAME}: {error}") from error
-        if settings.checks and self.session.interpret_mode.kind == "off":
-            if not has_accelerator():
-                reason = (
-                    "there is no accelerator for those that --pallas-interpret=off leaves to one"
-                )
-                gap = Gap(kernel="", engine="checks", reason=reason, is_partial=True)
-                self._output.gaps.append(gap)
-            elif "uninitialized" in settings.checks:
-                self._output.notices.append("`uninitialized` is checked on the kernel machine only")
+        if "uninitialized" in settings.checks and self.session.interpret_mode.kind == "off":
+            self._output.notices.append("`uninitialized` is checked on the kernel machine only")
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
@@ -217,14 +200,9 @@ class Watcher(Subscriber):
             session.run_id = str(worker.get("testrunuid", session.run_id))
         return session.__enter__()
 
-    # Events of the session. They are called within jax, so no exception may escape.
-
     def kernel_used(self, kernel: Kernel) -> None:
         if self.running is not None:
             self.running.used_by_call(kernel)
-
-    def printed(self, record: PrintRecord) -> None:
-        sys.stdout.write(text.print_text(record) + "\n")
 
     # A single test, from its setup to its end.
 
@@ -274,11 +252,12 @@ class Watcher(Subscriber):
             interpret=marked.interpret,
             checks=marked.check or (),
         )
-        own = self.session is None
-        self.running = running = Running(item=item, marks=marked, session=session, own=own)
+        self.running = running = Running(
+            item=item, marks=marked, session=session, uncaptured=len(session.uncaptured)
+        )
         enter = running.stack.enter_context
         enter(session.separately())
-        if own:
+        if session is not self.session:
             return running
         if marked.interpret is not None:
             enter(session.interpreting(marked.interpret))
@@ -298,31 +277,32 @@ class Watcher(Subscriber):
         running, self.running = self.running, None
         if running is None:
             return
-        with self._guarded("hook", f"ending to watch {running.nodeid}"):
-            if running.used or running.gaps():
-                self._record(running)
+        with self._guarded("hook", f"ending to watch {running.item.nodeid}"):
+            self._record(running)
             self._output.notices += running.uncounted()
         try:
             running.stack.close()
         except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
-            self._output.problems.append(f"a kernel failed after {running.nodeid}: {error}")
+            self._output.problems.append(f"a kernel failed after {running.item.nodeid}: {error}")
         running.session.observer.clear()
-        if running.own:
+        if running.session is not self.session:
             self._close(running.session)
 
     def _record(self, running: Running) -> None:
-        used = running.used.values()
+        used, gaps = running.used.values(), running.gaps()
+        if not used and not gaps:
+            return
         judged = {kernel.digest: running.judged_by(kernel) for kernel in used}
-        if self._verification is not None and not running.own:
+        if self._verification is not None:
             for kernel in used:
                 judged[kernel.digest] += self._verification.judged_by(kernel)
         running.session.record_run(
-            running.nodeid,
+            running.item.nodeid,
             used,
             prints=running.session.observer.records,
             findings=running.findings,
             hints=self._hints(running),
-            gaps=running.gaps(),
+            gaps=gaps,
             judged=judged,
         )
 
@@ -355,7 +335,7 @@ class Watcher(Subscriber):
             return result
         finally:
             # Also after a test that passes, which may have expected an exception in a kernel.
-            with self._guarded("report", f"waiting for the kernels of {running.nodeid}"):
+            with self._guarded("report", f"waiting for the kernels of {running.item.nodeid}"):
                 running.session.reset()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -372,22 +352,20 @@ class Watcher(Subscriber):
           pytest.fail.Exception: with their text.
         """
         running.session.wait_for_runs()  # a failing kernel fails the test that called it
-        words = ""
-        doing = f"judging the kernels of {running.nodeid}"
-        with guarded("engine", doing, lambda problem: self._lose(running.nodeid, problem)):
+        found = list[Finding]()
+        doing = f"judging the kernels of {running.item.nodeid}"
+        with guarded("engine", doing, lambda problem: self._lose(running.item.nodeid, problem)):
             self._verify(running)
             found = running.unexpected()
             running.judged = counts(running.findings)
-            if found:
-                running.shown = found[0]
-                words = running.text_of(found[0])
-        if words:
+        if found:
+            running.shown = found[0]
             # The exception that stopped a kernel says the same.
-            raise pytest.fail.Exception(words, pytrace=False) from None
+            raise pytest.fail.Exception(running.text_of(found[0]), pytrace=False) from None
 
     def _verify(self, running: Running) -> None:
         """Add the findings of engines that do not run the test."""
-        if self._verification is None or running.own:
+        if self._verification is None:
             return
         self._verification.ran(running.findings, running.used.values())
         observer = running.session.observer
@@ -436,8 +414,7 @@ class Watcher(Subscriber):
         hints = [h for h in dict.fromkeys(self._hints(running)) if h.digest in running.used]
         lines += map(text.hint_text, hints[:MAX_HINTS])
         dumped = [store.folder(kernel) for kernel in used] if store else []
-        has_run = not running.session.launched.isdisjoint(running.used)
-        if lines or dumped or findings or has_run:
+        if lines or used:
             faulty = {finding.kernel for finding in findings}
             dumped.sort(key=lambda folder: folder.name.rpartition("-")[0] not in faulty)
             name = running.item.nodeid.partition("::")[2]
@@ -453,7 +430,7 @@ class Watcher(Subscriber):
     def _hints(self, running: Running) -> list[Hint]:
         """Return the hints for the kernels of a test, from its runs and the static analysis."""
         found = [*running.session.observer.hints]
-        if self._verification is not None and not running.own:
+        if self._verification is not None:
             found += self._verification.hints(running.used.values())
         return found
 
@@ -494,12 +471,6 @@ class Watcher(Subscriber):
         for kernel, reason in session.observer.refusals.items() if is_judged else ():
             if kernel not in known:
                 yield Gap(kernel=kernel, engine="machine", reason=reason, is_limit=True)
-
-    def pytest_unconfigure(self) -> None:
-        # An interrupted run does not call sessionfinish.
-        if self.session is not None:
-            with contextlib.suppress(Exception):
-                self.session.__exit__(KeyboardInterrupt, None, None)
 
 
 MAX_LINES = 15

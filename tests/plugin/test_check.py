@@ -187,14 +187,6 @@ def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[s
 
 
 @pytest.mark.slow
-def test_kernels_without_an_interpreter_are_not_checked(child: Child) -> None:
-    result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
-    result.stdout.fnmatch_lines(
-        ["NOT CHECKED: kernels were checked only in part: there is no accelerator for those that *"]
-    )
-
-
-@pytest.mark.slow
 def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_tests_is_said(
     child: Child,
 ) -> None:

@@ -71,7 +71,7 @@ def test_the_marker_overrides_the_options_for_its_test(
             def test_the_closest_holds(self):
                 assert mode() == "hlo"
 
-        @pytest.mark.pallas(interpret=False)
+        @pytest.mark.pallas(interpret="off")
         def test_off():
             with pytest.raises(ValueError, match="Only interpret mode"):
                 rows(8)
@@ -111,14 +111,14 @@ def test_the_marker_overrides_the_options_for_its_test(
 
 
 MISTAKES = {
-    "intepret='hlo'": "it has no argument 'intepret' (did you mean 'interpret'?); write pallas(",
-    "'hlo'": "it takes only keyword arguments, not 'hlo'; write pallas(",
+    "intepret='hlo'": "got an unexpected keyword argument 'intepret'; write pallas(",
+    "'hlo'": "too many positional arguments; write pallas(",
     "interpret='fast'": "'fast' is not an interpret mode; there are: auto, hlo, tpu, gpu, "
     "machine, off",
-    "interpret=3": "interpret must be a string, such as 'hlo', not 3",
+    "interpret=3": "interpret must be a string, not 3",
     "interpret='tpu,detect_race'": "has no parameter 'detect_race' (did you mean 'detect_races'?)",
     "check='nam'": "unknown check 'nam' (did you mean 'nan'?); there are user, nan, ",
-    "check=3": "check must be a string, such as 'nan,index', not 3",
+    "check=3": "check must be a string, not 3",
     "targets='v99'": "unknown target 'v99'; the known ones are v4, v5e",
 }
 
