@@ -150,7 +150,6 @@ class Pass:
     number: int
     name: str
     size: int
-    sha256: str
     seconds: float | None
     changed: bool
     failed: bool = False
@@ -310,7 +309,6 @@ class Compilation:
     missing: tuple[MissingFile, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float | None = None
-    lowering_seconds: float | None = None
     device_kind: str | None = None
     num_devices: int = 1
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -36,7 +36,6 @@ def finished(
     num_devices: int,
     flags: tuple[str, ...],
     versions: Mapping[str, str],
-    lowering_seconds: float,
     timeout: float,
     switches: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
@@ -69,7 +68,6 @@ def finished(
         switches=switches,
         notes=() if failure else notes,
         seconds=round(reply.seconds, 6) if reply else None,
-        lowering_seconds=round(lowering_seconds, 6),
         device_kind=(reply.device_kind if reply else None) or target.device_kind,
         num_devices=num_devices,
         versions={**versions, **({"build": reply.build} if reply and reply.build else {})},
@@ -82,12 +80,11 @@ def _of_libtpu(outcome: RequestOutcome) -> tuple[list[Pass], Files]:
     raw_passes = compiles[-1].passes if compiles else ()
     passes: list[Pass] = []
     files: Files = {}
-    for raw_pass, described in zip(raw_passes, raw.describe(raw_passes), strict=True):
-        if described.file is not None:
-            name = layout.pass_file(described.number, described.name)
+    for raw_pass, outlined in zip(raw_passes, raw.outline(raw_passes), strict=True):
+        name = layout.pass_file(outlined.number, outlined.name) if outlined.changed else None
+        if name is not None:
             files[name] = raw_pass.path
-            described = replace(described, file=name)
-        passes.append(described)
+        passes.append(replace(outlined, file=name))
     return passes, files
 
 

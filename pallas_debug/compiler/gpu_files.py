@@ -8,7 +8,6 @@ has a megabyte, most of it types and locations that repeat.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -80,7 +79,6 @@ def of_dumps(
                 number=number,
                 name=step.name,
                 size=len(encoded),
-                sha256=hashlib.sha256(encoded).hexdigest(),
                 seconds=None,
                 changed=changed,
                 failed=text is None,

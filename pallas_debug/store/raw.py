@@ -12,7 +12,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
-import hashlib
 import itertools
 import os
 import re
@@ -123,8 +122,7 @@ def named_compiles(folder: Path, names: Iterable[str]) -> dict[str, RawCompile]:
 def outline(passes: Sequence[RawPass]) -> list[Pass]:
     """Describe the passes of one compile using only the sizes and times of their files.
 
-    A text is read only if it has the same length as the previous one. Passes have no digests, and
-    each refers to its file.
+    A text is read only if it has the same length as the previous one. Each pass refers to its file.
 
     Raises:
       OSError, DumpFormatError: a file has gone, or is refused.
@@ -143,7 +141,6 @@ def outline(passes: Sequence[RawPass]) -> list[Pass]:
                 number=raw.number,
                 name=raw.name,
                 size=this.st_size,
-                sha256="",
                 seconds=seconds,
                 changed=raw.failed or not same,
                 failed=raw.failed,
@@ -162,29 +159,6 @@ def same_text(a: Path, b: Path) -> bool:
     """
     one, other = files.pieces(a, a.parent), files.pieces(b, b.parent)
     return all(p == q for p, q in itertools.zip_longest(one, other))
-
-
-def describe(passes: Sequence[RawPass]) -> list[Pass]:
-    """Describe the passes of one compile as the manifest lists them, with digests.
-
-    A pass that changed nothing does not refer to a file.
-
-    Raises:
-      OSError, DumpFormatError: a file has gone, or is refused.
-    """
-    return [
-        dataclasses.replace(
-            outlined, sha256=_digest(raw.path), file=outlined.file if outlined.changed else None
-        )
-        for raw, outlined in zip(passes, outline(passes), strict=True)
-    ]
-
-
-def _digest(path: Path) -> str:
-    hashed = hashlib.sha256()
-    for piece in files.pieces(path, path.parent):
-        hashed.update(piece)
-    return hashed.hexdigest()
 
 
 def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:

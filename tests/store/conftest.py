@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +45,6 @@ def compiled() -> Compiled:
                     number=number,
                     name=name,
                     size=len(text),
-                    sha256=hashlib.sha256(text).hexdigest(),
                     seconds=None,
                     changed=text != before,
                     file=file,

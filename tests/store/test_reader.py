@@ -255,7 +255,7 @@ def test_find_no_pass(folder: Path) -> None:
 
 
 def one_pass() -> Pass:
-    return Pass(number=7, name="other", size=0, sha256="", seconds=None, changed=True)
+    return Pass(number=7, name="other", size=0, seconds=None, changed=True)
 
 
 # What a browser of many kernels asks for: nothing is read that is not shown.

@@ -69,12 +69,11 @@ FULL_COMPILATION = Compilation(
     status="failed",
     key="k" * 64,
     passes=(
-        Pass(number=0, name="original", size=3, sha256="a" * 64, seconds=None, changed=True),
+        Pass(number=0, name="original", size=3, seconds=None, changed=True),
         Pass(
             number=1,
             name="infer-vector-layout",
             size=0,
-            sha256="b" * 64,
             seconds=0.25,
             changed=True,
             failed=True,
@@ -85,7 +84,6 @@ FULL_COMPILATION = Compilation(
     memory=Memory(generated_code=1, arguments=2, outputs=3, temporaries=4),
     flags=("--a=b",),
     seconds=1.5,
-    lowering_seconds=0.5,
     device_kind="TPU v5 lite",
     num_devices=4,
     versions={"libtpu": "0.0.42"},

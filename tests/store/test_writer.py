@@ -28,7 +28,7 @@ from pallas_debug.model import Compilation, Kernel, Pass
 from pallas_debug.store import Store
 KERNELS = [Kernel(name=f"k{i}", digest=f"{i:x}" * 64, primitive="p") for i in range(3)]
 def compiled(key):
-    one = Pass(number=0, name="original", size=9, sha256="", seconds=None, changed=True, file="p.mlir")
+    one = Pass(number=0, name="original", size=9, seconds=None, changed=True, file="p.mlir")
     return Compilation(kernel="k", target="v5e", status="ok", key=key, passes=(one,))
 """
 

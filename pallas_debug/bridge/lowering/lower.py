@@ -7,7 +7,6 @@ import functools
 import linecache
 import math
 import re
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -63,7 +62,6 @@ class Lowered:
     stablehlo: str
     mosaic: str
     num_devices: int
-    seconds: float
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,7 +91,6 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
             "outputs of a program. It compiles only within a program whose other kernels return or "
             "take them, but here each kernel is compiled alone"
         )
-    start = time.perf_counter()
     sink: list[str] = []
     texts: dict[str, str] = {}
     try:
@@ -119,7 +116,6 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
         mosaic="\n".join(sink),
         texts=texts,
         num_devices=1 if captured.mesh is None else math.prod(captured.mesh.shape.values()),
-        seconds=time.perf_counter() - start,
     )
 
 
