@@ -16,6 +16,7 @@ from pallas_debug.errors import PallasDebugError, UsageError, meant
 from pallas_debug.model import STAGES
 from pallas_debug.render import one_line, plural
 from pallas_debug.store import layout, texts
+from pallas_debug.store.files import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -247,7 +248,7 @@ def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> Store
     at = [layout.pass_name(p.number, p.name) for p in passes].index(text.stage)
     if at > 0:
         return texts.text_of_pass(kernel, stored, passes[at - 1])
-    if kernel.stage_path("mosaic", target) is None:
+    if not is_there(kernel.stage_file("mosaic", target).path):
         raise UsageError(f"{text.stage} is the first pass: there is nothing before it")
     return texts.find_text(kernel, target, "mosaic")
 

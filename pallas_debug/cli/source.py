@@ -13,6 +13,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError
 from pallas_debug.store import texts
+from pallas_debug.store.files import is_there
 
 if TYPE_CHECKING:
     from pallas_debug.ir.operations import Module
@@ -205,8 +206,8 @@ def _counts(module: Module) -> dict[Place, Counter[str]]:
 
 
 def _source(kernel: StoredKernel) -> list[str]:
-    path = kernel.stage_path("source")
-    return [] if path is None else kernel.stage_text("source").split("\n")
+    file = kernel.stage_file("source")
+    return file.text().split("\n") if is_there(file.path) else []
 
 
 def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:

@@ -17,6 +17,7 @@ from pallas_debug.report import schedule
 from pallas_debug.report.collect import ReportedKernel, ReportedTarget
 from pallas_debug.report.pack import Packer, Text, compressed, shown
 from pallas_debug.store import StoredKernel, StoredText
+from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import pass_name
 from pallas_debug.store.profiles import StoredProfile
 from pallas_debug.store.texts import LOG, OF_GPU, find_text, text_of_pass, texts_beside
@@ -110,7 +111,7 @@ def _passes(target: ReportedTarget) -> Iterable[Text]:
     """StableHLO, Mosaic, the passes that changed something, a GPU's texts, and the log."""
     kernel, stored = target.kernel, target.stored
     for stage in _BEFORE_PASSES:
-        if kernel.stage_path(stage, stored.target) is not None:
+        if is_there(kernel.stage_file(stage, stored.target).path):
             yield _stage(kernel, stage, stored.target)
     if stored.compilation is None:
         return

@@ -179,8 +179,8 @@ class StoredKernel:
     def source_lines(self) -> list[str]:
         """Lines of the kernel's file, as they were dumped; none if they cannot be read."""
         try:
-            return self.stage_text("source").split("\n")
-        except (DumpFormatError, UsageError):
+            return self.stage_file("source").text().split("\n")
+        except DumpFormatError:
             return []
 
     def line_text(self, line: SourceLine) -> str | None:
@@ -209,33 +209,11 @@ class StoredKernel:
         hint = meant(name, [c.target for c in self.compilations])
         raise UsageError(f"{one_line(self.name)} has no target {name!r}{hint}; there are: {known}")
 
-    def stage_text(self, stage: Stage, target: str | None = None) -> str:
-        """Return the text of a stage before the compiler's passes.
-
-        Raises:
-          UsageError: the stage was not dumped (raw dumps have only passes).
-          DumpFormatError: it cannot be read, is refused, or is damaged.
-        """
-        file = self.stage_file(stage, target)
-        if not files.is_there(file.path):
-            missing = one_line(file.path)
-            raise UsageError(f"{one_line(self.name)} has no {stage}: there is no {missing}")
-        return file.text()
-
-    def stage_path(self, stage: Stage, target: str | None = None) -> Path | None:
-        """Return the file of a stage before the compiler's passes, or None if it was not dumped.
-
-        Raises:
-          UsageError: the stage depends on the target, and none or an unknown one was named.
-        """
-        path = self.stage_file(stage, target).path
-        return path if files.is_there(path) else None
-
     def stage_file(self, stage: Stage, target: str | None = None) -> DumpFile:
         """Return the file of a stage before the compiler's passes, whether it exists or not.
 
         Raises:
-          UsageError: as `stage_path`.
+          UsageError: the stage depends on the target, and none or an unknown one was named.
         """
         if self.compilations and stage not in _OF_KERNEL:
             return self.target(target).named(STAGE_FILES[stage])

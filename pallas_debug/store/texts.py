@@ -183,7 +183,7 @@ def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
     found = [
         find_text(kernel, target, stage)
         for stage in STAGES[1:]
-        if kernel.stage_path(stage, target) is not None
+        if is_there(kernel.stage_file(stage, target).path)
     ]
     if kernel.compilations:
         stored = kernel.target(target)

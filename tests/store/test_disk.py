@@ -55,7 +55,7 @@ for work in (
     print(refusal(work))
 (stored,) = open_dumps(root)
 assert stored.problem is None and stored.target("v5e").compilation.key == ok.key
-assert stored.stage_text("jaxpr") == "j"
+assert stored.stage_file("jaxpr").text() == "j"
 assert (stored.folder / "v5e" / "small").read_bytes() == b"x"
 assert store.keeps(kernel) and store.keeps(kernel, "v5e")
 assert not store.keeps(other) and not store.keeps(other, "v5e")

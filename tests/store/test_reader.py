@@ -38,9 +38,9 @@ def test_whole(folder: Path, kernel: Kernel) -> None:
         (stored,) = open_dumps(root)
         assert (stored.name, stored.kernel, stored.problem) == ("add-01234567", kernel, None)
         assert [c.target for c in stored.compilations] == ["v5e", "v6e"]
-        assert stored.stage_text("jaxpr") == "the jaxpr"
-        assert stored.stage_text("source") == "the source"
-        assert stored.stage_text("stablehlo", "v6e") == "StableHLO for v6e"
+        assert stored.stage_file("jaxpr").text() == "the jaxpr"
+        assert stored.stage_file("source").text() == "the source"
+        assert stored.stage_file("stablehlo", "v6e").text() == "StableHLO for v6e"
 
 
 def test_what_is_no_kernel_is_passed_over(folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_damaged_kernel(folder: Path, kernel: Kernel, content: bytes | None, pro
     assert add.problem == problem.format(path=path, folder=folder)
     assert (add.name, add.kernel) == ("add-01234567", None)
     assert [c.target for c in add.compilations] == ["v5e", "v6e"]
-    assert add.stage_text("jaxpr") == "the jaxpr"
+    assert add.stage_file("jaxpr").text() == "the jaxpr"
     assert (zoom.problem, zoom.name) == (None, "zoom-ffffffff")
     assert open_dumps(folder.parent).find("add").problem == add.problem
 
@@ -112,7 +112,7 @@ def test_damaged_compilation(folder: Path, length: int) -> None:
     assert v5e.problem.startswith(f"{path} is {'truncated or' if length else 'empty'}")
     assert v5e.problem.endswith(" Delete its folder and dump again.")
     assert v6e.problem is None
-    assert stored.stage_text("stablehlo", "v5e") == "StableHLO for v5e"
+    assert stored.stage_file("stablehlo", "v5e").text() == "StableHLO for v5e"
     for ask in (lambda: v5e.find_pass("original"), lambda: v5e.text(one_pass())):
         with pytest.raises(DumpFormatError) as error:
             ask()

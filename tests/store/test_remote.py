@@ -55,7 +55,7 @@ def test_what_is_written_is_read(url: str, kernel: Kernel, compiled: Compiled) -
     store.close()
 
     (stored,) = open_dumps(url).kernels()
-    assert (stored.kernel, stored.stage_text("jaxpr")) == (kernel, "jü")
+    assert (stored.kernel, stored.stage_file("jaxpr").text()) == (kernel, "jü")
     target = stored.target("v5e")
     assert target.text(target.find_pass("finalize")) == "last of first\n"
     assert target.damaged() == []
@@ -83,7 +83,7 @@ def test_readers_download_what_changed_and_nothing_else(
     write(url, kernel, compiled(key="b" * 64, first=b"other\n"))  # of the same size
     assert text() == "other\n"
     (path / "jaxpr.txt").write_text("damaged")  # of the copy
-    assert open_dumps(url).kernels()[0].stage_text("jaxpr") == "jü"
+    assert open_dumps(url).kernels()[0].stage_file("jaxpr").text() == "jü"
     fs, root = fsspec.core.url_to_fs(url)
     fs.rm(f"{root}/add-01234567/v5e", recursive=True)
     (stored,) = open_dumps(url).kernels()

@@ -53,7 +53,7 @@ def test_a_kernel_written_again_keeps_its_compilations(
     store.put_kernel(moved, jaxpr="j", source="new s")
     (stored,) = open_dumps(tmp_path)
     assert stored.kernel == moved
-    assert stored.stage_text("source") == "new s"
+    assert stored.stage_file("source").text() == "new s"
     assert [c.compilation for c in stored.compilations] == [recorded(compilation, files)]
 
 
@@ -222,7 +222,7 @@ def test_two_processes_write_the_same_kernels(tmp_path: Path) -> None:
         target = stored.target("v5e")
         assert target.compilation is not None
         assert target.text(target.compilation.passes[0]) == target.compilation.key[0] * 9
-        assert stored.stage_text("jaxpr") == "the jaxpr"
+        assert stored.stage_file("jaxpr").text() == "the jaxpr"
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 

@@ -63,8 +63,8 @@ for n in range(kills):
     (stored,) = open_dumps(root)
     found = [
         int(stored.kernel.source.file.removesuffix(".py")),
-        int(stored.stage_text("jaxpr").removeprefix("jaxpr ")),
-        int(stored.stage_text("source").removeprefix("source ")),
+        int(stored.stage_file("jaxpr").text().removeprefix("jaxpr ")),
+        int(stored.stage_file("source").text().removeprefix("source ")),
         *([check(stored)] if stored.compilations else []),  # else it was just being replaced
     ]
     assert set(found) <= {{acknowledged, acknowledged + 1}}, (found, acknowledged)

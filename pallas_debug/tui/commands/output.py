@@ -74,7 +74,7 @@ class OutputActions(Workspace):
 
     def _has_changed(self, disk: Path, entry: Entry) -> bool:
         try:
-            then = self.browser.stored(entry).stage_text("source")
+            then = self.browser.stored(entry).stage_file("source").text()
             return DumpFile(path=disk, root=None).text() != then
         except PallasDebugError:
             return False

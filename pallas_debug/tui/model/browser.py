@@ -21,7 +21,7 @@ from pallas_debug.store import (
     open_dumps,
     texts,
 )
-from pallas_debug.store.files import DumpFile
+from pallas_debug.store.files import DumpFile, is_there
 from pallas_debug.store.texts import ASSEMBLY, LOG, OF_GPU, OF_SCHEDULE
 
 CACHED = 256
@@ -199,7 +199,7 @@ class Browser:
         stored = self.stored(entry)
         compilation = self.compilation(entry, target)
         name = compilation.target if compilation else None
-        stages = (stage for stage in STAGES if stored.stage_path(stage, name) is not None)
+        stages = (stage for stage in STAGES if is_there(stored.stage_file(stage, name).path))
         steps = [KernelStep(label=stage, stage=stage) for stage in stages]
         if compilation is None:
             return steps
@@ -382,7 +382,7 @@ class Browser:
     def source_lines(self, entry: Entry) -> list[str]:
         """Return the lines of that file as dumped, or a message if it was not."""
         try:
-            return self.stored(entry).stage_text("source").removesuffix("\n").split("\n")
+            return self.stored(entry).stage_file("source").text().removesuffix("\n").split("\n")
         except PallasDebugError as error:
             return [str(error)]
 

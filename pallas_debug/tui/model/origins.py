@@ -115,7 +115,8 @@ def followed(browser: Browser, place: TextPlace, steps: Sequence[KernelStep]) ->
 
 def _mosaic(browser: Browser, place: TextPlace) -> Module | None:
     try:
-        return Module.of(browser.stored(place.entry).stage_text("mosaic", place.target), "mlir")
+        file = browser.stored(place.entry).stage_file("mosaic", place.target)
+        return Module.of(file.text(), "mlir")
     except PallasDebugError:
         return None
 
