@@ -1,17 +1,14 @@
-"""File operations that change a dump directory, and explanations of their errors.
-
-The writer creates, renames and flushes everything through one `Disk`, so that a test can record the
-operations or make them fail.
-"""
+"""Files that are written completely or not at all, and explanations of errors of the disk."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError
@@ -26,71 +23,43 @@ _FLUSHES = 16
 """Maximum number of files that are flushed at a time."""
 
 _NO_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""Errors from file systems that do not support flushing, most often of a folder."""
+"""Errors from file systems that do not support flushing."""
 
 
-class Disk:
-    """Operations that change a directory; each raises `OSError`."""
-
-    def make_folder(self, path: Path) -> None:
-        """Create a folder unless it exists."""
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            return
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-
-    def write(self, path: Path, content: Content) -> FileRecord:
-        """Create a file without flushing it, and return its size and digest."""
-        digest, size = hashlib.sha256(), 0
-        with os.fdopen(os.open(path, _NEW_FILE, 0o666), "wb", buffering=0) as file:
-            for chunk in _chunks(content):
-                digest.update(chunk)
-                size += len(chunk)
-                view = memoryview(chunk)
-                while view:  # a signal or a full disk may cut a write short
-                    view = view[file.write(view) :]
-        return FileRecord(size=size, sha256=digest.hexdigest())
-
-    def flush(self, path: Path) -> None:
-        """Return once a file's content, or a folder's entries, would survive a power failure."""
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        except OSError as error:
-            if error.errno not in _NO_FLUSH:
-                raise
-        finally:
-            os.close(opened)
-
-    def flush_all(self, paths: Iterable[Path]) -> None:
-        """Flush several files and folders, once all of them have been written.
-
-        At once, because a device combines the flushes that wait for it, and takes several
-        milliseconds for each that comes alone.
-        """
-        waiting = list(paths)
-        from concurrent.futures import ThreadPoolExecutor  # slow to import; reports flush no files
-
-        with ThreadPoolExecutor(min(len(waiting), _FLUSHES)) as threads:
-            for _ in threads.map(self.flush, waiting):
-                pass
-
-    def rename(self, old: Path, new: Path) -> None:
-        """Rename a file or folder; a file, or an empty folder, at `new` is replaced."""
-        old.rename(new)
+def write(path: Path, content: Content) -> FileRecord:
+    """Create a file without flushing it, and return its size and digest."""
+    digest, size = hashlib.sha256(), 0
+    source = io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+    with source, path.open("xb") as file:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            size += file.write(chunk)
+    return FileRecord(size=size, sha256=digest.hexdigest())
 
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+def flush(path: Path) -> None:
+    """Return once a file's content would survive a power failure."""
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
+    finally:
+        os.close(opened)
 
 
-def _chunks(content: Content) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        yield content
-        return
-    with content.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
+def flush_all(paths: Sequence[Path]) -> None:
+    """Flush several files at once, once all of them have been written.
+
+    A device combines the flushes that wait for it, and takes several milliseconds for each that
+    comes alone.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # slow to import; reports flush no files
+
+    with ThreadPoolExecutor(min(len(paths), _FLUSHES)) as threads:
+        for _ in threads.map(flush, paths):
+            pass
 
 
 def write_whole(path: Path, data: bytes) -> None:

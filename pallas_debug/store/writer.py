@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -22,8 +21,8 @@ from typing import TYPE_CHECKING
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import files, layout, locks, schema, scratch
-from pallas_debug.store.disk import Content, Disk, explained, explaining
+from pallas_debug.store import disk, files, layout, locks, schema, scratch
+from pallas_debug.store.disk import Content, explained, explaining
 
 if TYPE_CHECKING:
     from pallas_debug.store.remote import Upload
@@ -61,7 +60,6 @@ class Store:
     Args:
       root: the directory, created if needed.
       waiting: how to wait for the locks of other processes.
-      disk: performs the file operations.
       upload: uploads the directory when it is closed.
 
     Attributes:
@@ -78,7 +76,6 @@ class Store:
         root: Path,
         *,
         waiting: locks.Waiting | None = None,
-        disk: Disk | None = None,
         upload: Upload | None = None,
     ) -> None:
         self.root = root.absolute()
@@ -86,10 +83,9 @@ class Store:
         self._upload = upload
         self._kept: set[Path] = set()
         self._waiting = waiting or locks.Waiting()
-        self._disk = disk or Disk()
         self._has_locks = True
         try:
-            self._make_folders(self.root)
+            self.root.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise NoDumpsError(
                 f"cannot dump to {root}: it is a file, or lies below one. "
@@ -194,19 +190,14 @@ class Store:
             which takes a fraction of the time.
         """
         folder = self.folder(kernel)
-        files = {layout.JAXPR: jaxpr.encode(errors="replace")}
-        if source is not None:
-            files[layout.SOURCE] = source.encode(errors="replace")
+        texts = {layout.JAXPR: jaxpr, layout.SOURCE: source, layout.PROGRAM: program}
+        files = {n: t.encode(errors="replace") for n, t in texts.items() if t is not None}
         files[layout.KERNEL] = schema.encode(kernel)
-        derived = {} if program is None else {layout.PROGRAM: program.encode(errors="replace")}
-        if blocks is not None:
-            derived[layout.BLOCKS] = schema.encode(blocks)
+        derived = {} if blocks is None else {layout.BLOCKS: schema.encode(blocks)}
         with self._explaining():
             is_new = not folder.exists() and self._publish({**derived, **files}, folder)
         if not is_new:
             self._put_files(folder, files)
-            if program is not None:
-                self._put_files(folder, {layout.PROGRAM: program.encode(errors="replace")})
             if blocks is not None:
                 self.put_blocks(kernel, blocks)
         self._kept.add(folder)
@@ -291,40 +282,34 @@ class Store:
         with self._workspace() as workspace:
             new = workspace / "new"  # with the modes that the umask gives; its parent is private
             self._write_folder(new, files, manifest)
-            self._make_folders(folder.parent)
+            folder.parent.mkdir(parents=True, exist_ok=True)
             for attempt in itertools.count():  # other processes may be replacing it, too
                 if self._rename_to_nothing(new, folder):
                     break
                 if manifest is None:
                     return False
                 with contextlib.suppress(FileNotFoundError):
-                    self._disk.rename(folder, workspace / f"old-{attempt}")
-            self._disk.flush(folder.parent)
+                    folder.rename(workspace / f"old-{attempt}")
         return True
 
     def _write_folder(
         self, new: Path, files: Mapping[str, Content], manifest: Compilation | None
     ) -> None:
-        """Write and flush a folder."""
-        folders = {new: None}
-        self._disk.make_folder(new)
+        """Write and flush the files of a folder."""
+        new.mkdir()
         written: dict[str, FileRecord] = {}
         for name, content in files.items():
-            path = new / name
-            for missing in reversed([p for p in path.parents if p.is_relative_to(new)]):
-                if missing not in folders:
-                    self._disk.make_folder(missing)
-                    folders[missing] = None
-            written[name] = self._disk.write(path, content)
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            written[name] = disk.write(new / name, content)
         if manifest is not None:
             document = schema.encode(replace(manifest, cached=False, files=dict(written)))
-            written[layout.COMPILATION] = self._disk.write(new / layout.COMPILATION, document)
-        self._disk.flush_all([*(new / name for name in written), *reversed(folders)])
+            written[layout.COMPILATION] = disk.write(new / layout.COMPILATION, document)
+        disk.flush_all([new / name for name in written])
 
     def _rename_to_nothing(self, old: Path, new: Path) -> bool:
         """Rename a folder; False if `new` exists."""
         try:
-            self._disk.rename(old, new)
+            old.rename(new)
         except OSError as error:
             if error.errno in _EXISTS:
                 return False
@@ -347,37 +332,23 @@ class Store:
 
     def _replace_file(self, path: Path, content: bytes) -> None:
         with self._workspace() as workspace:
-            self._disk.write(workspace / "file", content)
-            self._disk.flush(workspace / "file")
-            self._make_folders(path.parent)
-            self._disk.rename(workspace / "file", path)
-            self._disk.flush(path.parent)
+            disk.write(workspace / "file", content)
+            disk.flush(workspace / "file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (workspace / "file").rename(path)
 
     @contextlib.contextmanager
     def _workspace(self) -> Iterator[Path]:
         """Yield a folder under `.tmp/` that no sweep deletes while this process lives."""
         tmp = self.root / layout.TMP
         with self._explaining():
-            if not tmp.is_dir():
-                self._disk.make_folder(tmp)
+            tmp.mkdir(exist_ok=True)
             made = scratch.Scratch(tmp)
         try:
             with self._explaining():
                 yield made.path
         finally:
             made.remove()
-
-    def _make_folders(self, path: Path) -> None:
-        """Create a folder and its parents such that they survive a power failure."""
-        missing = [path]
-        while not missing[-1].exists() and missing[-1].parent != missing[-1]:
-            missing.append(missing[-1].parent)
-        if not missing[-1].is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(missing[-1]))
-        for folder in reversed(missing[:-1]):
-            self._disk.make_folder(folder)
-            with contextlib.suppress(PermissionError):  # the parent may not be listable
-                self._disk.flush(folder.parent)
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.root)

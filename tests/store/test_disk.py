@@ -18,7 +18,7 @@ import pytest
 
 from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import Kernel
-from pallas_debug.store import Store, open_dumps
+from pallas_debug.store import Store, disk, open_dumps
 from pallas_debug.store.disk import write_whole
 
 CANNOT_MOUNT = 97
@@ -97,12 +97,18 @@ def test_a_file_that_is_replaced_keeps_its_link_and_mode(tmp_path: Path) -> None
         (errno.EIO, f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}: 'x'"),
     ],
 )
-@pytest.mark.parametrize("operation", ["write", "flush", "rename"])
+@pytest.mark.parametrize("owner, operation", [(disk, "write"), (disk, "flush"), (Path, "rename")])
 def test_errors_of_the_disk(
-    tmp_path: Path, kernel: Kernel, operation: str, number: int, cause: str
+    tmp_path: Path,
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    operation: str,
+    number: int,
+    cause: str,
 ) -> None:
     store = Store(tmp_path)
-    setattr(store._disk, operation, refusal(number))
+    monkeypatch.setattr(owner, operation, refusal(number))
     with pytest.raises(DumpDirectoryError) as error:
         store.put_kernel(kernel, jaxpr="j", source=None)
     assert str(error.value).startswith(f"cannot dump to {tmp_path}: {cause}")

@@ -16,8 +16,8 @@ import pytest
 
 from pallas_debug.model import Compilation, Failure, FileRecord, Kernel, SourceLine
 from pallas_debug.profile.blocks import BlockMap
-from pallas_debug.store import Store, open_dumps
-from pallas_debug.store.disk import Content, Disk
+from pallas_debug.store import Store, disk, open_dumps
+from pallas_debug.store.disk import Content
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
 
@@ -105,39 +105,28 @@ def test_another_key_replaces_all_that_was_there(
     assert stored.target("v5e").compilation == recorded(new, files)  # not how it was found
 
 
-class Recording(Disk):
-    """Checks that nothing is published before it would survive a power failure."""
-
-    def __init__(self) -> None:
-        self.unflushed: set[Path] = set()
-
-    def make_folder(self, path: Path) -> None:
-        super().make_folder(path)
-        self.unflushed.add(path.parent)
-
-    def write(self, path: Path, content: Content) -> FileRecord:
-        self.unflushed |= {path, path.parent}
-        return super().write(path, content)
-
-    def flush(self, path: Path) -> None:
-        self.unflushed.discard(path)
-
-    def rename(self, old: Path, new: Path) -> None:
-        if old.parent.parent.name == ".tmp":  # not of what is replaced
-            assert not [path for path in self.unflushed if path.is_relative_to(old)]
-        super().rename(old, new)
-        self.unflushed.add(new.parent)
-
-
 def test_files_are_flushed_before_they_are_published(
-    tmp_path: Path, kernel: Kernel, compiled: Compiled
+    tmp_path: Path, kernel: Kernel, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Recording()
-    store = Store(tmp_path / "dumps", disk=disk)
+    unflushed: set[Path] = set()
+    write, rename = disk.write, Path.rename
+
+    def written(path: Path, content: Content) -> FileRecord:
+        unflushed.add(path)
+        return write(path, content)
+
+    def renamed(old: Path, new: Path) -> Path:
+        assert not [path for path in unflushed if path.is_relative_to(old)]
+        return rename(old, new)
+
+    monkeypatch.setattr(disk, "write", written)
+    monkeypatch.setattr(disk, "flush", unflushed.discard)
+    monkeypatch.setattr(Path, "rename", renamed)
+    store = Store(tmp_path / "dumps")
     for text in ("one", "two"):
         store.put_kernel(kernel, jaxpr=text, source=None, program=text)
         store.put_compilation(kernel, *compiled(key=text))
-        assert not [path for path in disk.unflushed if ".tmp" not in path.parts]
+    assert not unflushed
 
 
 # Finding what is there.

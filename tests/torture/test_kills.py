@@ -21,14 +21,15 @@ SEED = 13
 KILLED = f"""{WRITING}
 import os, random, sys, time
 from pallas_debug.store import open_dumps
-from pallas_debug.store.disk import Disk
+from pallas_debug.store import disk
 
-class Unflushed(Disk):
-    def flush(self, path):  # a kill, unlike a power failure, loses nothing that was written
-        assert path.exists()
+def flush(path):  # a kill, unlike a power failure, loses nothing that was written
+    assert path.exists()
 
-def write(root, disk, done, version):
-    store = Store(root, disk=disk)
+disk.flush = flush
+
+def write(root, done, version):
+    store = Store(root)
     while True:
         version += 1
         put_kernel(store, 1, version)
@@ -36,7 +37,7 @@ def write(root, disk, done, version):
         os.write(done, version.to_bytes(4, "little"))
 
 root, kills, chances = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
-ours = Store(root, disk=Unflushed())
+ours = Store(root)
 put_kernel(ours, 1)
 put_compilation(ours, 1)
 began = time.monotonic()
@@ -45,12 +46,11 @@ put_compilation(ours, 1, 1)
 took = min(0.2, time.monotonic() - began)
 acknowledged, replaced = 1, 0
 for n in range(kills):
-    disk = Unflushed()
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        write(root, disk, writing, acknowledged)
+        write(root, writing, acknowledged)
     os.close(writing)
     time.sleep(chances.uniform(0.2, 4) * took)
     os.kill(child, 9)
