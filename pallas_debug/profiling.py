@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, UsageError
-from pallas_debug.model import Compilation, Dump
 from pallas_debug.profile.gpu import GpuStats
 from pallas_debug.profile.stats import Profile
 from pallas_debug.render import headline
 from pallas_debug.session.options import Options
-from pallas_debug.store import open_dumps
+from pallas_debug.store import StoredCompilation, StoredKernel, open_dumps
 from pallas_debug.store.profiles import read_gpu_stats, read_profile
 from pallas_debug.tracebacks import WithoutOurFrames
-
-_T = TypeVar("_T")
 
 
 def profile_of(
@@ -69,7 +66,15 @@ def profiles_of(
     """
     stages = stage_names.Stages(bundles=True, estimate=estimate)
     options = Options(targets=_names(target), interpret="off", timeout=timeout, stages=stages)
-    return _read(function, args, kwargs, options, kernel, _profile)
+    profiles = []
+    for stored, compilation in _compiled(function, args, kwargs, options, kernel):
+        found = read_profile(stored, compilation)
+        if found is None:
+            raise CannotRunError(
+                f"libtpu wrote no schedule of {stored.own_name} for {compilation.target}"
+            )
+        profiles.append(found.profile)
+    return tuple(profiles)
 
 
 def gpu_stats_of(
@@ -87,7 +92,8 @@ def gpu_stats_of(
       UsageError, UnknownTargetError, CannotRunError: as `stats`.
     """
     options = Options(targets=_names(target), interpret="off", timeout=timeout)
-    return _read(function, args, kwargs, options, kernel, _gpu_stats)
+    compiled = _compiled(function, args, kwargs, options, kernel)
+    return tuple(read_gpu_stats(*found) for found in compiled)
 
 
 def _names(target: str | None) -> tuple[str, ...]:
@@ -97,15 +103,14 @@ def _names(target: str | None) -> tuple[str, ...]:
     return names
 
 
-def _read(
+def _compiled(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Options,
     kernel: str | None,
-    read: Callable[[Path, Dump, Compilation], _T],
-) -> tuple[_T, ...]:
-    """Dump the kernels of a function to a temporary directory, and read each compilation."""
+) -> Iterator[tuple[StoredKernel, StoredCompilation]]:
+    """Dump the kernels of a function to a temporary directory, and yield each compilation."""
     with WithoutOurFrames(), tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
         dumps = dump_function(function, args, kwargs, replace(options, dumps=Path(folder))).dumps
         chosen = [dump for dump in dumps if kernel in (None, dump.kernel.name)]
@@ -113,29 +118,12 @@ def _read(
             name = getattr(function, "__qualname__", repr(function))
             kernels = ", ".join(dump.kernel.name for dump in dumps)
             raise UsageError(f"{name} calls the kernels {kernels}: but not {kernel!r}")
-        return tuple(read(Path(folder), d, made) for d in chosen for made in d.compilations)
-
-
-def _gpu_stats(folder: Path, dump: Dump, compilation: Compilation) -> GpuStats:
-    _require_compiled(dump, compilation)
-    stored = open_dumps(folder).find(dump.name)
-    return read_gpu_stats(stored, stored.target(compilation.target))
-
-
-def _require_compiled(dump: Dump, compilation: Compilation) -> None:
-    if compilation.failure is not None:
-        raise CannotRunError(
-            f"{dump.kernel.name} does not compile for {compilation.target}: "
-            f"{headline(compilation.failure)}"
-        )
-
-
-def _profile(folder: Path, dump: Dump, compilation: Compilation) -> Profile:
-    _require_compiled(dump, compilation)
-    stored = open_dumps(folder).find(dump.name)
-    found = read_profile(stored, stored.target(compilation.target))
-    if found is None:
-        raise CannotRunError(
-            f"libtpu wrote no schedule of {dump.kernel.name} for {compilation.target}"
-        )
-    return found.profile
+        for dump in chosen:
+            stored = open_dumps(folder).find(dump.name)
+            for made in dump.compilations:
+                if made.failure is not None:
+                    raise CannotRunError(
+                        f"{dump.kernel.name} does not compile for {made.target}: "
+                        f"{headline(made.failure)}"
+                    )
+                yield stored, stored.target(made.target)

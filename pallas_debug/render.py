@@ -94,33 +94,22 @@ def typed(name: str | os.PathLike[str]) -> str:
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
-class _Table(dict[int, str | int]):
+class _Table(dict[int, str]):
     """Translation table, filled lazily as characters occur."""
 
     def __init__(self, keep: str) -> None:
         super().__init__()
         self._keep = keep
 
-    def __missing__(self, code: int) -> str | int:
+    def __missing__(self, code: int) -> str:
         c = chr(code)
-        found = self[code] = code if c.isprintable() or c in self._keep else _escaped(code)
+        found = self[code] = c if c.isprintable() or c in self._keep else repr(c)[1:-1]
         return found
 
 
 @functools.cache
 def _table(keep: str) -> _Table:
     return _Table(keep)
-
-
-_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def _escaped(code: int) -> str:
-    if chr(code) in _SHORT:
-        return _SHORT[chr(code)]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def relative(path: Path) -> str:

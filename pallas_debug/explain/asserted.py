@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import os
 import traceback
-from dataclasses import dataclass
 
 from pallas_debug.errors import JaxAssertionError
 from pallas_debug.model import SourceLine
@@ -20,70 +19,38 @@ _JAX = tuple(f"{os.sep}jax{os.sep}{folder}{os.sep}" for folder in ("_src", "expe
 _PACKAGE = f"{os.sep}pallas_debug{os.sep}"
 
 
-@dataclass(frozen=True)
-class JaxAssertion:
-    """A failed assertion in jax.
+def named(error: AssertionError) -> JaxAssertionError | None:
+    """Return the exception that says what failed in jax, and the innermost line that led there.
 
-    Attributes:
-      asserted: source of the statement.
-      function: jax function that contains it.
-      place: file and line; the path starts at jax's folder.
-      call: innermost line outside jax that led to it; None if there is none.
+    None for an assertion that is not jax's, or has a message.
     """
-
-    asserted: str
-    function: str
-    place: str
-    call: SourceLine | None
-
-    @property
-    def headline(self) -> str:
-        """One-line description of the failure, as the catalogue of explanations recognises it."""
-        return (
-            f"an assertion of jax's failed: `{self.asserted}` in {self.function} ({self.place}), "
-            "while jax traced the kernel"
-        )
-
-
-def assertion(error: BaseException | None) -> JaxAssertion | None:
-    """Return the jax assertion behind an exception; None for any other exception."""
-    if type(error) is not AssertionError or any(map(str, error.args)):
-        return None
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    if not frames or not _is_jax(frames[-1][0].co_filename):
+    if any(map(str, error.args)) or not frames or not _is_jax(frames[-1][0].co_filename):
         return None
-    code, number = frames[-1]
-    call = None
-    for outer, line in frames:
-        if not _is_jax(outer.co_filename) and not outer.co_filename.startswith("<"):
-            call = call if _PACKAGE in outer.co_filename else (outer, line)
-    source = None
-    if call is not None:
-        file, line = call[0].co_filename, call[1]
-        text = linecache.getline(file, line).strip() or None
-        source = SourceLine(file=file, line=line, function=call[0].co_name, text=text)
-    folder = next(part for part in _JAX if part in code.co_filename)
-    return JaxAssertion(
-        asserted=linecache.getline(code.co_filename, number).strip(),
-        function=code.co_name,
-        place=f"{code.co_filename[code.co_filename.rindex(folder) + 1 :]}:{number}",
-        call=source,
-    )
-
-
-def error_of(failed: JaxAssertion) -> JaxAssertionError:
-    """Return the exception that replaces the original: what failed, where, and what to do."""
     from pallas_debug import explain  # it imports this module's siblings
 
-    lines = [failed.headline]
-    if failed.call is not None:
-        call = failed.call
-        lines.append(f"  {call.file}:{call.line}   {call.text or ''}".rstrip())
-    known = explain.explain(failed.headline)
-    if known is not None:
+    code, number = frames[-1]
+    folder = next(part for part in _JAX if part in code.co_filename)
+    place = code.co_filename[code.co_filename.rindex(folder) + 1 :]
+    asserted = linecache.getline(code.co_filename, number).strip()
+    headline = (  # as the catalogue recognises it
+        f"an assertion of jax's failed: `{asserted}` in {code.co_name} ({place}:{number}), "
+        "while jax traced the kernel"
+    )
+    lines, where = [headline], None
+    if called := [frame for frame in frames if _is_users(frame[0].co_filename)]:
+        outer, line = called[-1]
+        text = linecache.getline(outer.co_filename, line).strip() or None
+        where = SourceLine(file=outer.co_filename, line=line, function=outer.co_name, text=text)
+        lines.append(f"  {where}   {text or ''}".rstrip())
+    if (known := explain.explain(headline)) is not None:
         lines += [f"  cause: {known.cause}", f"  try: {known.advice}"]
-    return JaxAssertionError("\n".join(lines), failed.headline, failed.call)
+    return JaxAssertionError("\n".join(lines), headline, where)
 
 
 def _is_jax(file: str) -> bool:
     return any(part in file for part in _JAX)
+
+
+def _is_users(file: str) -> bool:
+    return not _is_jax(file) and _PACKAGE not in file and not file.startswith("<")

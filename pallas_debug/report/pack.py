@@ -11,6 +11,7 @@ first shown.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import zlib
@@ -129,13 +130,8 @@ def _divided(line: str, kind: Kind) -> tuple[str, str]:
 
 def runs(numbers: Iterable[int]) -> list[int]:
     """Run lengths: `[7, 7, 7, 2]` becomes `[7, 3, 2, 1]`."""
-    found: list[int] = []
-    for number in numbers:
-        if found and found[-2] == number:
-            found[-1] += 1
-        else:
-            found += (number, 1)
-    return found
+    groups = itertools.groupby(numbers)
+    return [n for number, group in groups for n in (number, sum(1 for _ in group))]
 
 
 def shortened(line: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import re
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from pallas_debug.dumping import dump_function
 from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
 from pallas_debug.explain import explain
 from pallas_debug.model import Dump, Failure, Kernel
-from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.figures import Figure, missing, total
 from pallas_debug.profile.stats import Profile
 from pallas_debug.session import Options
 from pallas_debug.store import StoredCompilation, open_dumps
@@ -245,18 +246,6 @@ def _figures(kernels: list[dict[str, Figure]]) -> dict[str, Any]:
     """Return the figures of a setting: sums over its kernels, and the largest VMEM size."""
     if len(kernels) == 1:
         return dict(kernels[0])
-    return {name: _total(name, [k[name] for k in kernels]) for name in (*_SUMS, "vmem")}
-
-
-def _total(name: str, figures: list[Figure]) -> Figure:
-    unknown = next((figure for figure in figures if not figure.is_known), None)
-    if unknown is not None:
-        return unknown
-    values = [figure.value for figure in figures if figure.value is not None]
-    origins: tuple[Origin, ...] = ("assumed", "derived", "compiler")
-    origin = next(o for o in origins if any(figure.origin == o for figure in figures))
-    value = sum(values) if name in _SUMS else max(values)
-    how = "sum over" if name in _SUMS else "most of"
-    return Figure(
-        value=value, origin=origin, unit=figures[0].unit, note=f"{how} {len(figures)} kernels"
-    )
+    sums = {n: total(*(k[n] for k in kernels), note=f"sum over {len(kernels)}") for n in _SUMS}
+    vmem = [kernel["vmem"] for kernel in kernels]
+    return sums | {"vmem": max(vmem, key=lambda f: math.inf if f.value is None else f.value)}

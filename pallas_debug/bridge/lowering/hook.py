@@ -278,10 +278,9 @@ def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 jaxpr, *others = trace(unused.recording(function, traced), *args, **kwargs)
             except AssertionError as error:
-                failed = asserted.assertion(error)
-                if failed is None:
+                if (failed := asserted.named(error)) is None:
                     raise
-                raise asserted.error_of(failed) from error
+                raise failed from error
         with guarded("hook", "naming the windows of a pipeline", _report):
             jaxpr = windows.with_names(jaxpr)
             unused.record(jaxpr, traced)
