@@ -11,7 +11,7 @@ from generator.markdown import escaped, page, table
 
 def errors() -> str:
     """The catalogue of explanations."""
-    from pallas_debug.explain import TOPICS
+    from pallas_debug.explain.catalogue import TOPICS
 
     parts = [
         "The catalogue of `pallas-debug explain`: known failures of kernels, with their cause and "

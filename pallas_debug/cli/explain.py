@@ -22,7 +22,7 @@ from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.render import aligned, one_line, plural
 
 if TYPE_CHECKING:
-    from pallas_debug.explain import Occurrence, Scan
+    from pallas_debug.explain.logs import Occurrence, Scan
     from pallas_debug.findings.faults import Fault
     from pallas_debug.model import Explanation
     from pallas_debug.store import StoredCompilation, StoredKernel
@@ -116,6 +116,7 @@ class _Answer(NamedTuple):
 
 def _answer(what: str) -> _Answer:
     from pallas_debug import explain
+    from pallas_debug.explain.details import kernel_name
     from pallas_debug.findings import faults
 
     if what == "-":
@@ -137,7 +138,7 @@ def _answer(what: str) -> _Answer:
         return _of_kind(fault, explain.of_kind(fault))
     explanation = explain.explain(what)
     if explanation is not None:
-        message = _error(explanation, kernel=explain.kernel_name(what), text=what)
+        message = _error(explanation, kernel=kernel_name(what), text=what)
         return _Answer(explanation.text(), [message])
     return _of_fragment(what)
 
@@ -193,9 +194,9 @@ def _of_file(path: Path) -> _Answer:
 
 
 def _of_log(name: str, lines: Iterable[str]) -> _Answer:
-    from pallas_debug import explain
+    from pallas_debug.explain import logs
 
-    scan = explain.read(lines)
+    scan = logs.read(lines)
     parts = [_occurrence(occurrence) for occurrence in scan.occurrences]
     parts.append(_counts(name, scan))
     return _Answer(

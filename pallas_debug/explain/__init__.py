@@ -8,31 +8,11 @@ message, `logs.py` reads whole logs, `known.py` lists bugs in releases of libtpu
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
-
-if TYPE_CHECKING:
-    from pallas_debug.explain.catalogue import CATALOGUE as CATALOGUE
-    from pallas_debug.explain.catalogue import TOPICS as TOPICS
-    from pallas_debug.explain.details import kernel_name as kernel_name
-    from pallas_debug.explain.known import KnownIssue as KnownIssue
-    from pallas_debug.explain.known import known_issues as known_issues
-    from pallas_debug.explain.logs import Occurrence as Occurrence
-    from pallas_debug.explain.logs import Scan as Scan
-    from pallas_debug.explain.logs import read as read
-
-_LAZY = {
-    "catalogue": ("CATALOGUE", "TOPICS"),
-    "details": ("kernel_name",),
-    "known": ("KnownIssue", "known_issues"),
-    "logs": ("Occurrence", "Scan", "read"),
-}
-"""Public names by module. Lazy: importing these takes longer than a run without faults should."""
 
 WHAT_TO_ATTACH = (
     "the full message with its traceback",
@@ -154,10 +134,3 @@ def _applied(
     from pallas_debug.explain import details
 
     return None if entry is None else details.applied(entry, text, kernel)
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LAZY.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec
 
-from pallas_debug import explain, guards
+from pallas_debug import guards
 from pallas_debug.analysis import analyze, gpu
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.capture.capture import Capture
@@ -19,6 +19,7 @@ from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.compile import needs_others
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.explain import known
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.failure import failed
 from pallas_debug.findings.faults import NO_KERNEL
@@ -293,5 +294,5 @@ def known_issues(captured: Capture) -> list[str]:
     return [
         f"known issue {issue.id} of the installed libtpu may affect kernel `{kernel.name}`: "
         f"{issue.title}; {issue.advice}"
-        for issue in explain.known_issues(kernel, captured.jaxpr, kernel.versions)
+        for issue in known.known_issues(kernel, captured.jaxpr, kernel.versions)
     ]

@@ -241,7 +241,7 @@ def test_a_dump_without_failures(command: Any) -> None:
 
 
 def test_the_list(command: Any) -> None:
-    from pallas_debug.explain import CATALOGUE
+    from pallas_debug.explain.catalogue import CATALOGUE
 
     done = command("explain", "--list")
     assert done.returncode == 0

@@ -14,7 +14,9 @@ import pytest
 from pallas_debug import explain
 from pallas_debug.chips import CHIPS, Chip
 from pallas_debug.errors import UsageError
-from pallas_debug.explain import CATALOGUE, recognise
+from pallas_debug.explain import recognise
+from pallas_debug.explain.catalogue import CATALOGUE
+from pallas_debug.explain.details import kernel_name
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 from pallas_debug.quantities import size_text
@@ -204,7 +206,7 @@ NAMED = (
 def test_the_kernel_that_a_message_names() -> None:
     for text, kernel in NAMED:
         assert explain.explain(text) is not None, text
-        assert explain.kernel_name(text) == kernel, text
+        assert kernel_name(text) == kernel, text
 
 
 def test_an_unknown_name() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from broken_kernels import broken
 
-from pallas_debug import explain
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.explain.known import numbers
+from pallas_debug.explain.known import known_issues, numbers
 from pallas_debug.model import Kernel, Operand
 from pallas_debug.session import Options, Session
 
@@ -31,7 +30,7 @@ KERNEL = Kernel(
 
 
 def issues(kernel: Kernel, jaxpr: str, **versions: str) -> set[str]:
-    return {issue.id for issue in explain.known_issues(kernel, jaxpr, versions)}
+    return {issue.id for issue in known_issues(kernel, jaxpr, versions)}
 
 
 def test_an_input_that_is_not_used_beside_a_copy() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug import explain
-from pallas_debug.explain import Occurrence, logs
+from pallas_debug.explain import logs
+from pallas_debug.explain.catalogue import CATALOGUE
+from pallas_debug.explain.logs import Occurrence
 
 STORE = "ValueError: Cannot store scalars to VMEM"
 GATHER = "NotImplementedError: Only take_along_axis-like gathers supported"
@@ -23,7 +24,7 @@ See https://openxla.org/xla/errors/error_1001 for more details."""
 
 def found(text: str | Iterable[str]) -> list[Occurrence]:
     lines = text.splitlines() if isinstance(text, str) else text
-    return list(explain.read(lines).occurrences)
+    return list(logs.read(lines).occurrences)
 
 
 def ids(occurrences: Iterable[Occurrence]) -> list[tuple[str | None, int, tuple[int, ...]]]:
@@ -79,7 +80,7 @@ def test_half_a_traceback() -> None:
 
 def test_errors_of_others_are_counted_and_left_alone() -> None:
     log = f"ModuleNotFoundError: No module named 'x'\nRuntimeError: CUDA error: bad\n{STORE}\n"
-    scan = explain.read(log.splitlines())
+    scan = logs.read(log.splitlines())
     assert ids(scan.occurrences) == [("scalar-to-vmem", 1, (3,))]
     assert (scan.others, scan.lines, scan.dropped) == (2, 3, 0)
 
@@ -100,7 +101,7 @@ def test_what_others_say_too_needs_a_word_of_pallas_before_it() -> None:
 
 LARGE = """
 import resource, sys
-from pallas_debug import explain
+from pallas_debug.explain import logs
 
 def lines():
     error = "NotImplementedError: Only take_along_axis-like gathers supported\\n"
@@ -111,7 +112,7 @@ def lines():
     yield "x" * 5_000_000 + "\\n"
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-scan = explain.read(lines())
+scan = logs.read(lines())
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
 print(scan.occurrences[0].count, scan.lines, grown)
 assert "jax" not in sys.modules
@@ -140,5 +141,5 @@ def test_all_recorded_messages_in_one_log() -> None:
                 yield from part.split("\n", 1)[1].splitlines(keepends=True)
                 yield "Traceback (most recent call last):\n"
 
-    known = {o.explanation.id for o in explain.read(lines()).occurrences if o.explanation}
-    assert known == {entry.id for entry in explain.CATALOGUE}
+    known = {o.explanation.id for o in logs.read(lines()).occurrences if o.explanation}
+    assert known == {entry.id for entry in CATALOGUE}
