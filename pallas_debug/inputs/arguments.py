@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.errors import UsageError
 from pallas_debug.inputs import contents, grammar
-from pallas_debug.inputs.grammar import ArraySpec, DtypeSpec, KeySpec
+from pallas_debug.inputs.grammar import ArraySpec
 
 MAX_TABLE = 1 << 14
 """Maximum number of elements of a table of integers whose values are kept in any case."""
@@ -29,39 +30,34 @@ def parse(texts: Sequence[str], *, values: bool = True) -> tuple[list[Any], dict
     Raises:
       UsageError: a text is not a valid argument, or its values do not fit.
     """
-    args, kwargs = grammar.parse(tuple(texts), lambda name: arrays.dtype_named(name) is not None)
-
-    def build(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {key: build(value) for key, value in node.items()}
-        if isinstance(node, (list, tuple)):
-            return type(node)(build(value) for value in node)
-        if isinstance(node, ArraySpec):
-            return _array(node, values=values)
-        if isinstance(node, KeySpec):
-            return arrays.key(node.seed, is_raw=node.is_raw, is_abstract=not values)
-        if isinstance(node, DtypeSpec):
-            return arrays.dtype_named(node.name)
-        return node
-
-    return [build(arg) for arg in args], {name: build(arg) for name, arg in kwargs.items()}
+    return grammar.parse(texts, _Builder(has_values=values))
 
 
-def _array(spec: ArraySpec, *, values: bool) -> Any:
-    dtype = None if spec.dtype is None else arrays.dtype_named(spec.dtype)
-    if spec.fill is None:
-        assert spec.shape is not None
-        return arrays.shape_dtype(spec.shape, str(spec.dtype))
-    if not values and spec.shape is not None and not _may_be_table(spec.shape, dtype):
-        return arrays.shape_dtype(spec.shape, str(spec.dtype))
-    made = contents.made(spec, dtype)
-    if spec.dtype is None:  # like jax: int64 becomes int32, unless x64 is enabled
-        made = contents.converted(f"--arg {spec.text!r}", made, arrays.canonical(made.dtype))
-    if values:
-        return arrays.put(made)
-    if _may_be_table(made.shape, made.dtype):
-        return made  # a jax array would need a back end
-    return arrays.shape_dtype(made.shape, str(made.dtype))
+@dataclass(frozen=True)
+class _Builder:
+    has_values: bool
+
+    def dtype(self, name: str) -> Any:
+        return arrays.dtype_named(name)
+
+    def key(self, seed: int, *, is_raw: bool) -> Any:
+        return arrays.key(seed, is_raw=is_raw, is_abstract=not self.has_values)
+
+    def array(self, spec: ArraySpec) -> Any:
+        dtype = None if spec.dtype is None else arrays.dtype_named(spec.dtype)
+        if spec.fill is None:
+            assert spec.shape is not None
+            return arrays.shape_dtype(spec.shape, str(spec.dtype))
+        if not self.has_values and spec.shape is not None and not _may_be_table(spec.shape, dtype):
+            return arrays.shape_dtype(spec.shape, str(spec.dtype))
+        made = contents.made(spec, dtype)
+        if spec.dtype is None:  # like jax: int64 becomes int32, unless x64 is enabled
+            made = contents.converted(f"--arg {spec.text!r}", made, arrays.canonical(made.dtype))
+        if self.has_values:
+            return arrays.put(made)
+        if _may_be_table(made.shape, made.dtype):
+            return made  # a jax array would need a back end
+        return arrays.shape_dtype(made.shape, str(made.dtype))
 
 
 def _may_be_table(shape: Sequence[int], dtype: np.dtype[Any] | None) -> bool:

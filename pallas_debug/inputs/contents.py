@@ -142,18 +142,12 @@ def _refuse(where: str, values: Array, wrong: Any, why: str) -> None:
 
 def _listed(where: str, values: list[Any]) -> Array:
     try:
-        flat = np.array(values, dtype=object)
+        found = np.array(values, dtype=object)
     except ValueError:
-        flat = np.array([[]], dtype=object)
-    if any(isinstance(one, list) for one in flat.flat) or (
-        values and flat.size == 0 and _leaves(values)
-    ):
+        found = None
+    if found is None or any(isinstance(one, list) for one in found.flat):
         raise UsageError(f"{where}: the inner lists have different lengths")
-    return _exact(flat)
-
-
-def _leaves(values: Any) -> bool:
-    return any(_leaves(v) for v in values) if isinstance(values, list) else True
+    return _exact(found)
 
 
 def _exact(values: Any) -> Array:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 
 MAX_SHOWN = 200
 """Maximum number of characters quoted in an error."""
@@ -119,28 +118,21 @@ class FillSpec:
     numbers: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeySpec:
-    """A PRNG key, typed or as raw integers."""
+class Builder(Protocol):
+    """What makes the values that a text describes."""
 
-    seed: int
-    is_raw: bool
+    def dtype(self, name: str) -> Any:
+        """Return the dtype of a full name; None if there is none."""
 
+    def key(self, seed: int, *, is_raw: bool) -> Any:
+        """Return a PRNG key, typed or as raw integers."""
 
-@dataclass(frozen=True, kw_only=True)
-class DtypeSpec:
-    """A dtype as a value."""
-
-    name: str
+    def array(self, spec: ArraySpec) -> Any:
+        """Return an array."""
 
 
-def parse(
-    texts: tuple[str, ...], is_dtype: Callable[[str], bool]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Parse arguments; arrays, files, keys and dtypes among the values are specs.
-
-    Args:
-      is_dtype: returns whether a word is the full name of a dtype.
+def parse(texts: Sequence[str], builder: Builder) -> tuple[list[Any], dict[str, Any]]:
+    """Parse arguments, and build their values.
 
     Raises:
       UsageError: a text is invalid; the message has the text, the column, and what is accepted
@@ -152,7 +144,7 @@ def parse(
     for text in texts:
         named = _NAMED.fullmatch(text)
         start = named.start("value") if named else 0
-        parser = _Parser(text, start, is_dtype, arrays)
+        parser = _Parser(text, start, builder, arrays)
         value = parser.whole()
         arrays = parser.arrays
         if named is None:
@@ -167,10 +159,10 @@ def parse(
 class _Parser:
     """Evaluation of one text."""
 
-    def __init__(self, text: str, at: int, is_dtype: Callable[[str], bool], arrays: int) -> None:
+    def __init__(self, text: str, at: int, builder: Builder, arrays: int) -> None:
         self._text = text
         self._at = at + len(text[at:]) - len(text[at:].lstrip())
-        self._is_dtype = is_dtype
+        self._builder = builder
         self._files: dict[int, str] = {}
         self._scalars: dict[int, str] = {}
         self.arrays = arrays
@@ -222,7 +214,7 @@ class _Parser:
                 if name in _KEYS:
                     if len(args) != 1 or not isinstance(seed := self._number(args[0]), int):
                         self._fail(f"{name} is written {name}(0)", node)
-                    return KeySpec(seed=seed, is_raw=name == "PRNGKey")
+                    return self._builder.key(seed, is_raw=name == "PRNGKey")
                 if self._dtype(name) is not None:
                     self._fail(f"sizes are written in brackets, as in {name}[8,128]", node)
             case ast.Name(id=name):
@@ -237,7 +229,7 @@ class _Parser:
         if name in ("true", "false"):
             return name == "true"
         if (dtype := self._dtype(name)) is not None:
-            return DtypeSpec(name=dtype)
+            return self._builder.dtype(dtype)
         if name in FILLS:
             self._fail(f"{name!r} needs a dtype and sizes before it, as in f32[8,128]={name}", node)
         named = _NAMED.fullmatch(self._text)
@@ -264,9 +256,7 @@ class _Parser:
             case _:
                 self._fail("expected an array, as in f32[8,128]=ones", node)
         if (dtype := self._dtype(name)) is None:
-            near = [_USUAL[name]] if name in _USUAL else []
-            near = near or difflib.get_close_matches(name, [*SHORT, *SHORT.values()], n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = meant(_USUAL.get(name, name), [*SHORT, *SHORT.values()])
             self._fail(
                 f"unknown dtype {name!r}{hint}; write it as jax does, such as bf16, f32, i32 or "
                 "float8_e4m3fn",
@@ -300,9 +290,9 @@ class _Parser:
 
     def _named_fill(self, node: ast.expr, name: str, numbers: list[Any]) -> FillSpec:
         if name not in FILLS:
-            near = difflib.get_close_matches(name, FILLS, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            self._fail(f"{name!r} is not a fill{hint}; there are {', '.join(FILLS)}", node)
+            self._fail(
+                f"{name!r} is not a fill{meant(name, FILLS)}; there are {', '.join(FILLS)}", node
+            )
         least, most, usage = FILLS[name]
         if not least <= len(numbers) <= most:
             self._fail(f"{name} is written {usage}", node)
@@ -325,23 +315,24 @@ class _Parser:
                 return value
         return self._fail(f"expected a number, found {ast.unparse(node)[:20]!r}", node)
 
-    def _array(self, node: ast.expr, dtype: str | None, shape: Any, fill: Any) -> ArraySpec:
+    def _array(self, node: ast.expr, dtype: str | None, shape: Any, fill: Any) -> Any:
         if dtype is not None and shape is None and not isinstance(fill, (list, FileSpec)):
             self._fail("an array of sizes `...` takes them from a list or a file", node)
         self.arrays += 1
         text = self._text[self._at + node.col_offset :]
         assert node.end_col_offset is not None
-        return ArraySpec(
+        spec = ArraySpec(
             text=text[: node.end_col_offset - node.col_offset].strip(),
             dtype=dtype,
             shape=shape,
             fill=fill,
             number=self.arrays - 1,
         )
+        return self._builder.array(spec)
 
     def _dtype(self, name: str) -> str | None:
         full = SHORT.get(name, name)
-        return full if name in SHORT or self._is_dtype(full) else None
+        return full if name in SHORT or self._builder.dtype(full) is not None else None
 
     def _fail(self, problem: str, at: ast.expr | int | None) -> NoReturn:
         column = at if isinstance(at, int) else self._at + getattr(at, "col_offset", 0) + 1
