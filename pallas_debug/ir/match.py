@@ -24,6 +24,11 @@ def match(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
     return refined(patience(a, b), (a, b), Budget().close)
 
 
+def moved_lines(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
+    """Return the new number of each line that both versions of a file have; counted from 1."""
+    return {i + n: j + n for i, j, size in match(old, new) for n in range(1, size + 1)}
+
+
 def patience(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
     """Match lines in blocks anchored on those that occur once on each side."""
     found = PatienceSequenceMatcher(None, a, b).get_matching_blocks()

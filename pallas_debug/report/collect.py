@@ -100,16 +100,9 @@ class ReportedKernel:
         own, before = self.stored.own_file, target.kernel.own_file
         if target.kernel is self.stored or own is None or before is None:
             return lambda line: line
-        from difflib import SequenceMatcher  # slow to import, and most reports compare nothing
+        from pallas_debug.ir.match import moved_lines  # most reports compare nothing
 
-        matcher = SequenceMatcher(
-            None, target.kernel.source_lines, self.stored.source_lines, autojunk=False
-        )
-        lines = {
-            block.a + n + 1: block.b + n + 1
-            for block in matcher.get_matching_blocks()
-            for n in range(block.size)
-        }
+        lines = moved_lines(target.kernel.source_lines, self.stored.source_lines)
 
         def moved(line: SourceLine) -> SourceLine:
             if line.file != before:

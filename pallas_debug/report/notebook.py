@@ -26,6 +26,7 @@ from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile
 
 if TYPE_CHECKING:
+    from pallas_debug.profile.comparison import Texts
     from pallas_debug.profile.stats import Stats
     from pallas_debug.store import StoredKernel
 
@@ -55,12 +56,7 @@ def dump_html(dump: Dump) -> str:
         target = next((one for one in of if one.target == made.target), None)
         found = read_profile(stored, target) if stored and target else None
         if stored is not None and found is not None:
-            stats = found.profile.stats
-            content.append(
-                section("Advice", advice.listed(advice.advice_list(stats.advice)), level=4)
-            )
-            content.append(figures.summary(stats, stored.line_text))
-            content.append(section("Memory", memory.memory_part(stats.memory), level=4))
+            content.append(_costs(found.profile.stats, stored.line_text))
         content.append(compilation.passes_table(made))
         heading = tag("summary", tag("b", made.target), " ", compilation.status(made))
         of_targets.append(tag("details", heading, content, open=made is dump.compilations[0]))
@@ -78,11 +74,20 @@ def stats_html(stats: Stats) -> str:
     """Figures of a schedule."""
     return fragment(
         tag("h3", stats.kernel, " ", tag("span", f"on {stats.target}", class_="pd-dim")),
+        _costs(stats),
+    )
+
+
+def _costs(stats: Stats, text: Texts = lambda line: line.text) -> list[Child]:
+    """Figures of a schedule; `text` returns that of a line."""
+    return [
         section("Bottleneck", figures.bottleneck(stats.bottleneck), level=4),
         section("Advice", advice.listed(advice.advice_list(stats.advice)), level=4),
-        figures.summary(stats),
+        figures.tiles(stats),
+        section("Lines", figures.lines_table(stats, text=text), level=4),
+        figures.notes(stats),
         section("Memory", memory.memory_part(stats.memory), level=4),
-    )
+    ]
 
 
 def checks_html(

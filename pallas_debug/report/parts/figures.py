@@ -13,7 +13,7 @@ from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import Stats
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import mark, measured, place, section, table
+from pallas_debug.report.parts.common import mark, measured, place, table
 from pallas_debug.report.parts.findings import Link, nowhere
 
 MAX_LINES = 15
@@ -129,13 +129,3 @@ def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
     """Problems met in reading the figures."""
     rows = [tag("li", mark("warn", text)) for text in (*problems, *stats.problems)]
     return tag("ul", rows, class_="pd-notes") if rows else Markup()
-
-
-def summary(stats: Stats, text: Texts = lambda line: line.text) -> Markup:
-    """All figures, for a notebook; `text` returns that of a line."""
-    return tag(
-        "div",
-        tiles(stats),
-        section("Lines", lines_table(stats, text=text), level=4),
-        notes(stats),
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -126,16 +125,14 @@ def moved_to(browser: Browser, old: Entry, new: Entry) -> Callable[[Line], Line]
     files = browser.source_file(old) or "", browser.source_file(new) or ""
     if old == new or not all(files):
         return lambda line: line
-    from pallas_debug.ir.match import match
+    from pallas_debug.ir.match import moved_lines
 
-    blocks = match(browser.source_lines(old), browser.source_lines(new))
-    starts = [block[0] for block in blocks]
+    lines = moved_lines(browser.source_lines(old), browser.source_lines(new))
 
     def moved(line: Line) -> Line:
         if line[0] != files[0]:
             return line
-        at = bisect.bisect_right(starts, line[1] - 1) - 1
-        shift = blocks[at][1] - blocks[at][0] if at >= 0 else 0
-        return files[1], line[1] + shift
+        above = next((n for n in range(line[1], 0, -1) if n in lines), 0)
+        return files[1], line[1] + lines.get(above, 0) - above
 
     return moved
