@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,13 @@ from pallas_debug.sweeps import predict as predicting
 from pallas_debug.sweeps import task as tasks
 from pallas_debug.sweeps.grid import Setting, settings
 from pallas_debug.sweeps.predict import Prediction
-from pallas_debug.sweeps.result import SettingFailure, SettingResult, SweepResult, ranked
+from pallas_debug.sweeps.result import SettingResult, SweepResult, ranked
 from pallas_debug.sweeps.task import SweepTask
 from pallas_debug.sweeps.workers import START, LocalWorkers
 
 _TICK = 0.1
 
 _DROPPED = "the executor cancelled settings that it had accepted: it was shut down meanwhile"
-
-_MAX_MESSAGE = 300
-"""Maximum characters of a message from a foreign executor."""
 
 Progress = Callable[[int, int], None]
 """Called with the numbers of finished and of all settings, several times a second."""
@@ -152,7 +150,8 @@ class _Run:
             for task in todo:
                 futures[executor.submit(tasks.run, task)] = task
             pending = set(futures)
-            latest = time.monotonic() + START * isinstance(executor, LocalWorkers)
+            workers = executor if isinstance(executor, LocalWorkers) else None
+            latest = time.monotonic() + (START if workers is not None else 0)
             while pending:
                 done, pending = concurrent.futures.wait(
                     pending, timeout=_TICK, return_when=concurrent.futures.FIRST_COMPLETED
@@ -161,8 +160,8 @@ class _Run:
                     latest = time.monotonic()
                     if future.cancelled():  # not by us: the setting is unfinished
                         self._has_problem(_DROPPED)
-                    elif isinstance(executor, LocalWorkers) and executor.has_died(future):
-                        self._has_problem(self._died(todo, executor.jobs))
+                    elif isinstance(future.exception(), BrokenProcessPool) and workers is not None:
+                        self._has_problem(self._died(todo, workers.jobs))
                     else:
                         self._take(futures[future], future)
                 if progress is not None:
@@ -192,7 +191,8 @@ class _Run:
             self._has_problem(f"the executor broke: {type(error).__name__}: {error}")
             return
         if error is not None:
-            self._failed(task, error)
+            failure = replace(tasks.raised(error), stage="worker")
+            self.results[task.number] = tuple(tasks.failed(task, failure))
             return
         self.results[task.number] = future.result()
 
@@ -207,18 +207,6 @@ class _Run:
     def _has_problem(self, sentence: str) -> None:
         if sentence not in self.problems:
             self.problems.append(sentence)
-
-    def _failed(self, task: SweepTask, error: BaseException) -> None:
-        message = f"{error}".strip() or "no message"
-        failure = SettingFailure(
-            stage="worker",
-            type=type(error).__name__,
-            message=f"{type(error).__name__}: {_shortened(message)}",
-        )
-        self.results[task.number] = tuple(
-            SettingResult(setting=task.setting.texts, target=target, failure=failure)
-            for target in self.targets
-        )
 
     def result(self, name: str, seconds: float) -> SweepResult:
         """Return the results so far, best first."""
@@ -254,11 +242,6 @@ class _Run:
             )
         if stage == "tracing" and "calls no Pallas kernel" in message:
             raise UsageError(message)
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_MESSAGE else f"{line[: _MAX_MESSAGE - 1]}…"
 
 
 def _targets(given: str | Sequence[str] | None) -> tuple[str, ...]:

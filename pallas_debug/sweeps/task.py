@@ -20,7 +20,7 @@ from typing import Any
 
 from pallas_debug.compiler.stages import DEFAULT, Stages
 from pallas_debug.dumping import dump_function
-from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError, UsageError
+from pallas_debug.errors import CannotRunError, DumpDirectoryError, PallasDebugError
 from pallas_debug.explain import explain
 from pallas_debug.model import Dump, Failure, Kernel
 from pallas_debug.profile.figures import Figure, missing, total
@@ -29,7 +29,7 @@ from pallas_debug.session import Options
 from pallas_debug.store import StoredCompilation, open_dumps
 from pallas_debug.store.profiles import read_profile
 from pallas_debug.sweeps.grid import Setting
-from pallas_debug.sweeps.result import SettingFailure, SettingResult
+from pallas_debug.sweeps.result import FailedAt, SettingFailure, SettingResult
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -120,32 +120,30 @@ def _results(task: SweepTask, root: Path) -> list[SettingResult]:
         dumps = dump_function(loaded, task.args, kwargs, options).dumps
     except DumpDirectoryError:
         raise
-    except PallasDebugError as error:
-        failure = SettingFailure(
-            stage="setup" if isinstance(error, CannotRunError) else "tracing",
-            type=type(error).__name__,
-            message=str(error),
-        )
-        return _all_failed(task, failure)
     except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-        return _all_failed(task, traced(error))
+        return failed(task, raised(error))
     return [_of_target(task, root, dumps, target) for target in task.targets]
 
 
-def traced(error: Exception) -> SettingFailure:
-    """Return the failure for an exception of the user's function, or of jax while tracing it."""
+def raised(error: BaseException) -> SettingFailure:
+    """Return the failure for an exception of ours, of the user's function, or of jax in it."""
+    name = type(error).__name__
+    if isinstance(error, PallasDebugError):
+        stage: FailedAt = "setup" if isinstance(error, CannotRunError) else "tracing"
+        return SettingFailure(stage=stage, type=name, message=str(error))
     lines = [line.strip() for line in _plain(str(error)).splitlines() if line.strip()]
-    known = explain(str(error), in_context=True) if not isinstance(error, UsageError) else None
+    known = explain(str(error), in_context=True)
     return SettingFailure(
         stage="tracing",
-        type=type(error).__name__,
-        message=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
+        type=name,
+        message=f"{name}: {lines[0]}" if lines else name,
         cause=known.cause if known is not None else "",
         advice=known.advice if known is not None else "",
     )
 
 
-def _all_failed(task: SweepTask, failure: SettingFailure) -> list[SettingResult]:
+def failed(task: SweepTask, failure: SettingFailure) -> list[SettingResult]:
+    """Return the results of a setting that failed for all targets."""
     return [
         SettingResult(setting=task.setting.texts, target=target, failure=failure)
         for target in task.targets

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 START = 120.0
@@ -32,10 +31,6 @@ class LocalWorkers(ProcessPoolExecutor):
             return super().submit(fn, *args, **kwargs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-    def has_died(self, future: Future[Any]) -> bool:
-        """Return whether a task that is done has no result because a process died."""
-        return isinstance(future.exception(), BrokenProcessPool)
 
     def kill(self) -> None:
         """End the processes, also in the middle of tasks; their compilers end with them."""
