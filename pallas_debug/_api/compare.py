@@ -14,9 +14,8 @@ from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import gradients
 from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput
-from pallas_debug.comparison.compare import compare as compare_results
 from pallas_debug.comparison.compared import ComparedCall
-from pallas_debug.comparison.rounding import compare_rounded
+from pallas_debug.comparison.rounding import compare as compare_results
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import UsageError, ValuesDiffer
 from pallas_debug.findings import stops
@@ -270,14 +269,10 @@ def judge(
     Raises:
       UsageError, InvalidReference: as for `compare`.
     """
-    found = compare_results(asked, result, expected)
-    findings = found.findings
+    found = compare_results(asked, captures, result, expected)
     names = tuple(dict.fromkeys(captured.kernel.name for captured in captures))
     notes = [*found.notes, *map(str, found.problems)]
-    if not findings:
-        rounded = compare_rounded(asked, captures, result, expected)
-        findings = rounded.findings
-        notes += [f"not judged: {rounded.left_out}"] if rounded.left_out else []
+    notes += [f"not judged: {found.left_out}"] if found.left_out else []
     if not names:
         notes.append(f"{asked.name} called no Pallas kernel: only values were compared")
     if asked.made_up:
@@ -286,7 +281,7 @@ def judge(
         name=asked.name,
         reference=asked.reference,
         outputs=found.outputs,
-        findings=findings,
+        findings=found.findings,
         gaps=found.gaps,
         kernels=names,
         notes=tuple(notes),

@@ -55,6 +55,7 @@ class Results:
       gaps: elements that could not be compared.
       problems: our own errors, which left something out of a finding.
       notes: remarks on outputs of which the reference has a wider dtype.
+      left_out: what could not be compared as on a TPU, and why; empty if everything was.
     """
 
     outputs: tuple[ComparedOutput, ...]
@@ -63,6 +64,7 @@ class Results:
     gaps: tuple[Gap, ...] = ()
     problems: tuple[PallasDebugError, ...] = ()
     notes: tuple[str, ...] = ()
+    left_out: str = ""
 
 
 def leaves(result: Any, whose: str) -> list[Leaf]:

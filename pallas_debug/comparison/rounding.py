@@ -10,7 +10,7 @@ and nothing is reported about the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from pallas_debug.bridge import chip, platform
@@ -20,7 +20,8 @@ from pallas_debug.bridge.jaxprs import bfloat16_products
 from pallas_debug.bridge.jaxprs.bfloat16_products import ProductSite
 from pallas_debug.bridge.lowering import hook, raised
 from pallas_debug.comparison import reference
-from pallas_debug.comparison.compare import leaves, output_name
+from pallas_debug.comparison.compare import Results, leaves, output_name
+from pallas_debug.comparison.compare import compare as compare_exactly
 from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.differences import Differences, Leaf, text
 from pallas_debug.comparison.tolerances import DEFAULTS, Tolerance
@@ -36,55 +37,47 @@ NOT_ROUNDED = f"{PRODUCTS}: with those, the function stops"
 """Reason for a gap in the judgement of values."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundedResults:
-    """Outcome of a comparison with products as on a TPU.
-
-    Attributes:
-      findings: one for each output that differs.
-      kernels: by finding, digest of the first kernel with such a product.
-      left_out: what could not be compared, and why; empty if everything was.
-    """
-
-    findings: tuple[Finding, ...] = ()
-    kernels: tuple[str, ...] = ()
-    left_out: str = ""
-
-
-def compare_rounded(
+def compare(
     compared: ComparedCall,
     captures: Iterable[Capture],
     result: Any,
     expected: Any,
     pace: Pace | None = None,
-) -> RoundedResults:
-    """Compare a function's results, computed with rounded products, with its reference's.
+) -> Results:
+    """Compare the results of a function and its reference, also as a TPU computes products.
+
+    If the results agree, the function is run again with rounded products.
 
     Args:
       captures: kernels that the function calls.
-      result: result of the unmodified function, which agrees with `expected`.
       pace: progress and budget of the kernels.
+
+    Raises:
+      UsageError, InvalidReference: as for `compare.compare`.
     """
+    results = compare_exactly(compared, result, expected)
     sites = {
         site: c.kernel.digest for c in captures for site in bfloat16_products.sites_in(c.params)
     }
-    if not sites or platform.has_accelerator():  # the device has rounded them itself
-        return RoundedResults()
+    if results.findings or not sites or platform.has_accelerator():  # which has rounded itself
+        return results
     comparison = _Comparison(compared, expected, pace)
     try:
         differing = comparison.differing()
         if not differing or comparison.reference_differs():
-            return RoundedResults()
+            return results
         if comparison.differing(list(sites)):
-            return RoundedResults()  # without rounding too, as if copies race
+            return results  # without rounding too, as if copies race
     except Exception as error:  # noqa: BLE001 - what a kernel raises is of any class
         if pace is not None and not pace.left:
-            return RoundedResults(left_out=f"{PRODUCTS}: the budget of {pace.budget:g} s ended")
-        return RoundedResults(left_out=f"{NOT_ROUNDED}: {raised.in_a_line(error)}")
+            left_out = f"{PRODUCTS}: the budget of {pace.budget:g} s ended"
+        else:
+            left_out = f"{NOT_ROUNDED}: {raised.in_a_line(error)}"
+        return replace(results, left_out=left_out)
     exact = leaves(result, compared.name)
     findings = [_finding(compared, pair, exact[i], list(sites)) for i, pair in differing]
     digests = (next(iter(sites.values())),) * len(findings)
-    return RoundedResults(findings=tuple(findings), kernels=digests)
+    return replace(results, findings=tuple(findings), kernels=digests)
 
 
 def _tolerance(compared: ComparedCall, actual: Leaf, expected: Leaf) -> Tolerance:

@@ -150,17 +150,12 @@ def _failure(target: ReportedTarget) -> Failure | None:
 
 def _failures(reported: ReportedKernel) -> Markup:
     """Failures of a kernel; targets with the same failure share a card."""
-    cards: dict[tuple[str, str], list[str]] = {}
-    shown_: dict[tuple[str, str], Failure] = {}
+    cards: dict[tuple[str, str], tuple[Failure, list[str]]] = {}
     for target in reported.targets:
-        failure = _failure(target)
-        if failure is not None:
+        if (failure := _failure(target)) is not None:
             same = failure.stage, failure.headline
-            cards.setdefault(same, []).append(target.label)
-            shown_.setdefault(same, failure)
-    return join(
-        compilation.failure_card(shown_[same], reported.link, cards[same]) for same in cards
-    )
+            cards.setdefault(same, (failure, []))[1].append(target.label)
+    return join(compilation.failure_card(f, reported.link, on) for f, on in cards.values())
 
 
 def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:

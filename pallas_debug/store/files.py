@@ -171,16 +171,6 @@ def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
         os.close(fd)
 
 
-def open_named(path: Path) -> int:
-    """Open a file that the user named, following links; otherwise with the checks for dumps.
-
-    Raises:
-      FileNotFoundError: there is no such file.
-      DumpFormatError: it is not a regular file, is too large, or cannot be read.
-    """
-    return _opened(path, None, MAX_TEXT)
-
-
 def is_there(path: Path) -> bool:
     """Return whether the path exists, readable or not, including as a dangling link."""
     return os.path.lexists(path)

@@ -45,14 +45,7 @@ class DumpReader:
         Raises:
           DumpDirectoryError: the directory can no longer be listed.
         """
-        if self._is_kernel:
-            return [_read_kernel(self.root, self.root)]
-        entries = files.listed(self.root, self.root)
-        folders = layout.kernel_folders(entries.folders)
-        kernels = [_read_kernel(self.root / name, self.root) for name in folders]
-        for name, compile_ in raw.named_compiles(self.root, entries.files).items():
-            kernels.append(_raw_kernel(self.root, name, compile_))
-        return kernels
+        return [self.read(name) for name in self.names()]
 
     @property
     def _is_kernel(self) -> bool:

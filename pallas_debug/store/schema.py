@@ -62,55 +62,45 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
       DumpFormatError: not JSON, truncated, written by another tool, of a newer schema, or with a
         field missing or of the wrong type.
     """
-    where = one_line(path)
+    where, expected = one_line(path), KINDS[kind]
+
+    def refused(why: str, advice: str = "Delete its folder and dump again.") -> DumpFormatError:
+        return DumpFormatError(f"{where} {why} {advice}")
+
     if not data.strip():
-        raise DumpFormatError(
-            f"{where} is empty: its writer was stopped. Delete its folder and dump again."
-        )
+        raise refused("is empty: its writer was stopped.")
     try:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DumpFormatError(
-            f"{where} is truncated or not valid JSON: {error}. Delete its folder and dump again."
-        ) from error
-    expected = KINDS[kind]
+        raise refused(f"is truncated or not valid JSON: {error}.") from error
     if not isinstance(document, dict) or document.get("tool") != TOOL:
         found = document.get("tool") if isinstance(document, dict) else None
-        raise DumpFormatError(
-            f"{where} was not written by {TOOL} (its `tool` is {_quoted(found)}). "
-            "Name a directory that pallas-debug or --xla_mosaic_dump_to wrote."
+        raise refused(
+            f"was not written by {TOOL} (its `tool` is {_quoted(found)}).",
+            "Name a directory that pallas-debug or --xla_mosaic_dump_to wrote.",
         )
     if document.get("kind") != expected:
-        raise DumpFormatError(
-            f"{where} holds a document of kind {_quoted(document.get('kind'))} "
-            f"where {expected!r} belongs: it was copied or renamed. "
-            "Delete its folder and dump again."
+        raise refused(
+            f"holds a document of kind {_quoted(document.get('kind'))} where {expected!r} belongs: "
+            "it was copied or renamed."
         )
     version = document.get("schema")
     if type(version) is not int:
-        raise DumpFormatError(
-            f"{where} has no schema number (its `schema` is {_quoted(version)}): it was edited. "
-            "Delete its folder and dump again."
-        )
+        raise refused(f"has no schema number (its `schema` is {_quoted(version)}): it was edited.")
     if version > SCHEMA:
-        raise DumpFormatError(
-            f"{where} has schema {version!r}, newer than the {SCHEMA} that this "
-            "pallas-debug reads. Upgrade pallas-debug."
-        )
+        why = f"has schema {version!r}, newer than the {SCHEMA} that this pallas-debug reads."
+        raise refused(why, "Upgrade pallas-debug.")
     try:
-        found = msgspec.convert(document, kind)
+        made = msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise DumpFormatError(
-            f"{where} is not a valid {expected} document: {one_line(str(error))}. "
-            "Delete its folder and dump again."
-        ) from error
-    wrong = next(itertools.chain(_wrong_numbers(document), _wrong(found)), None)
+        raise refused(f"is not a valid {expected} document: {one_line(str(error))}.") from error
+    wrong = next(itertools.chain(_wrong_numbers(document), _wrong(made)), None)
     if wrong is not None:
-        raise DumpFormatError(
-            f"{where} is not a valid {expected} document: {wrong}. It was edited or damaged: "
-            "delete its folder and dump again."
+        raise refused(
+            f"is not a valid {expected} document: {wrong}. It was edited or damaged:",
+            "delete its folder and dump again.",
         )
-    return found
+    return made
 
 
 _MAX_QUOTED = 60

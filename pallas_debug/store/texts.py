@@ -132,8 +132,12 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
 
 def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) -> StoredText:
     """Return the text after a pass; see `StoredCompilation.file`."""
-    stage = layout.pass_name(wanted.number, wanted.name)
-    file = stored.file(wanted)
+    return _text(kernel, stored, layout.pass_name(wanted.number, wanted.name), stored.file(wanted))
+
+
+def _text(
+    kernel: StoredKernel, stored: StoredCompilation, stage: str, file: DumpFile
+) -> StoredText:
     return StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=file)
 
 
@@ -144,24 +148,19 @@ def llo_stage(file: str) -> str:
 
 def llo_texts(kernel: StoredKernel, stored: StoredCompilation) -> list[StoredText]:
     """Return the texts after LLO passes, in order."""
+    names = (path.name for path in stored.llo())
     return [
-        StoredText(
-            kernel=kernel.name,
-            target=stored.target,
-            stage=llo_stage(path.name),
-            file=stored.named(f"{layout.LLO}/{path.name}"),
-        )
-        for path in stored.llo()
+        _text(kernel, stored, llo_stage(name), stored.named(f"{layout.LLO}/{name}"))
+        for name in names
     ]
 
 
 def texts_beside(kernel: StoredKernel, stored: StoredCompilation) -> list[StoredText]:
     """Return the texts other than stages and passes: LLO passes, the schedule, the log."""
-    found = [
-        StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=stored.named(name))
-        for stage, name in {**_BESIDE, LOG: layout.LOG}.items()
-        if stored.target != layout.RAW_TARGET
-    ]
+    if stored.target == layout.RAW_TARGET:
+        return []
+    named = {**_BESIDE, LOG: layout.LOG}.items()
+    found = [_text(kernel, stored, stage, stored.named(name)) for stage, name in named]
     return [*llo_texts(kernel, stored), *(text for text in found if is_there(text.path))]
 
 
@@ -189,8 +188,7 @@ def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
         stored = kernel.target(target)
         passes = enumerate(stored.passes)
         found += [text_of_pass(kernel, stored, p) for n, p in passes if p.changed or n == 0]
-        assembled = [text for text in texts_beside(kernel, stored) if text.stage in ASSEMBLY]
-        found += assembled
+        found += [text for text in texts_beside(kernel, stored) if text.stage in ASSEMBLY]
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.comparison import compare, reference, rounding
+from pallas_debug.comparison import reference, rounding
 from pallas_debug.comparison.compare import Results
 from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.tolerances import Tolerance
@@ -94,23 +94,15 @@ def values(
             outcome_of(k, "values", "unjudged", reasons.get(k.digest, why)) for k in kernels
         )
         return Seen(outcomes=(*skipped, *unjudged))
-    results = compare.compare(judged, ran.result, expected.result)
-    left_out = ""
-    if not results.findings:
-        rounded = rounding.compare_rounded(
-            judged, list(called.values()), ran.result, expected.result, call.pace
-        )
-        results = replace(results, findings=rounded.findings, kernels=rounded.kernels)
-        left_out = rounded.left_out
+    results = rounding.compare(judged, called.values(), ran.result, expected.result, call.pace)
     is_only = len(kernels) == 1
     only: dict[str, Any] = {}  # of the function's kernel
     if is_only:
         only = {"kernel": kernels[0].name, "digest": kernels[0].digest}
     outcomes = [_outcome(kernel, results, reasons, is_only=is_only) for kernel in kernels]
-    if left_out and not call.pace.left:
-        outcomes = [outcome.in_part(left_out) for outcome in outcomes]
-    elif left_out:
-        outcomes = [outcome.without(left_out) for outcome in outcomes]
+    if left_out := results.left_out:
+        is_over = not call.pace.left
+        outcomes = [o.in_part(left_out) if is_over else o.without(left_out) for o in outcomes]
     return Seen(
         outcomes=(*skipped, *outcomes),
         findings=tuple(replace(finding, **only) for finding in results.findings),

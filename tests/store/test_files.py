@@ -143,7 +143,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
         f"{path} is {kind} and not a regular file, so it was not read. Delete it and dump again."
     )
     with pytest.raises(DumpFormatError, match=f"is {kind} and not a regular file"):
-        files.open_named(path)
+        DumpFile(path=path, root=None).open()
 
 
 def test_a_file_above_the_limit(root: Path) -> None:

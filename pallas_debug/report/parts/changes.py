@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from pallas_debug.profile.comparison import StatsComparison, compare_stats
 from pallas_debug.profile.figures import Figure
-from pallas_debug.report import words
 from pallas_debug.report.collect import ReportedKernel, ReportedTarget
 from pallas_debug.report.markup import Child, Markup, tag
 from pallas_debug.report.parts.common import change, table
+from pallas_debug.report.parts.figures import shown
 from pallas_debug.report.parts.overview import StatsByLabel
 
 
@@ -73,11 +73,5 @@ def _compared(
 
 def _both(before: Figure, after: Figure) -> str:
     """`12,287 → 15,471`, or the one value of both."""
-    old, new = _shown(before), _shown(after)
+    old, new = shown(before), shown(after)
     return new if old == new else f"{old} → {new}"
-
-
-def _shown(figure: Figure) -> str:
-    if figure.unit == "bytes" and figure.value is not None:
-        return words.size(int(figure.value))
-    return figure.formula or words.number(figure.value)

@@ -22,12 +22,14 @@ MAX_LINES = 15
 
 def figure(value: Figure) -> Markup:
     """A figure with its unit; what it means, or why it is unknown, is the tooltip."""
-    shown = _with_unit(value) if value.is_known else value.formula or words.MISSING
-    return tag("span", shown, title=value.note or None, class_="pd-value")
+    return tag("span", shown(value), title=value.note or None, class_="pd-value")
 
 
-def _with_unit(value: Figure) -> str:
-    return words.size(int(value.value or 0)) if value.unit == "bytes" else words.number(value.value)
+def shown(value: Figure) -> str:
+    """A figure with its unit, or its formula."""
+    if value.value is None:
+        return value.formula or words.MISSING
+    return words.size(int(value.value)) if value.unit == "bytes" else words.number(value.value)
 
 
 def tiles(stats: Stats) -> Markup:
@@ -76,14 +78,11 @@ def _unknown(value: Figure) -> str:
 
 
 def _may_use(limit: Figure) -> str:
-    return f"of {words.size(int(limit.value))} that it may use" if limit.value else ""
+    return f"of {shown(limit)} that it may use" if limit.value else ""
 
 
 def _and(value: Figure, what: str) -> str:
-    if not value.is_known:
-        return ""
-    shown = words.size(int(value.value or 0)) if value.unit == "bytes" else value.value
-    return f"{shown if isinstance(shown, str) else words.number(shown)} {what}"
+    return f"{shown(value)} {what}" if value.is_known else ""
 
 
 def bottleneck(parts: Sequence[CycleShare]) -> Markup:
@@ -95,8 +94,8 @@ def lines_table(stats: Stats, link: Link = nowhere, text: Texts = lambda line: l
     """Python lines by cost."""
     if not stats.lines:
         return Markup()
-    shown = stats.lines[:MAX_LINES]
-    more = len(stats.lines) - len(shown)
+    lines = stats.lines[:MAX_LINES]
+    more = len(stats.lines) - len(lines)
     where = "" if link is nowhere else " in the source"
     caption = "Python lines by share of the cycles, calls included" + (
         f"; {more} more{where}" if more else ""
@@ -104,7 +103,7 @@ def lines_table(stats: Stats, link: Link = nowhere, text: Texts = lambda line: l
     return table(
         caption,
         ["line", "source", "bundles", "share", "own", "units", "spills", "copies"],
-        [_line(cost, link, text(cost.source)) for cost in shown],
+        [_line(cost, link, text(cost.source)) for cost in lines],
         numeric=(2, 3, 4, 6, 7),
         prose=(1, 5),
         class_="pd-costs",
