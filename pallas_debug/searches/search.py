@@ -22,9 +22,8 @@ from pallas_debug.comparison.reference import name_of
 from pallas_debug.errors import InvalidReference, UsageError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
-from pallas_debug.searches import strategies, templates
-from pallas_debug.searches.strategies import Input
-from pallas_debug.searches.templates import Choices, Range, Template
+from pallas_debug.searches import templates
+from pallas_debug.searches.templates import Choices, Input, Range, Template
 from pallas_debug.verdict import Request, Verdict, Verifier
 
 EXAMPLES = 200
@@ -164,6 +163,7 @@ def search(
     Raises:
       UsageError: a text is invalid, or no input meets all constraints.
     """
+    texts = list(texts)
     parsed, lets = templates.parse(texts, let)
     result = SearchResult(
         function=_importable(function),
@@ -172,7 +172,7 @@ def search(
         settings={k: how[k] for k in ("rtol", "atol", "grad") if how.get(k) not in (None, False)},
     )
     how = {"targets": defaults.TARGET, "reference": reference, **how}
-    return _Search(function, parsed, budget, tick, how, result).run(lets, examples)
+    return _Search(function, texts, parsed, budget, tick, how, result).run(lets, examples)
 
 
 @dataclass(eq=False)
@@ -184,6 +184,7 @@ class _Search:
     """
 
     _function: Callable[..., Any]
+    _texts: list[str]
     _templates: list[Template]
     _budget: float
     _tick: Callable[[SearchResult], None]
@@ -234,10 +235,10 @@ class _Search:
             suppress_health_check=list(HealthCheck),
             print_blob=False,
         )
-        key = repr((self.result.function, [one.text for one in self._templates])).encode()
+        key = repr((self.result.function, self._texts)).encode()
         try:
             hypothesis.find(
-                strategies.inputs(lets, self._templates),
+                templates.inputs(lets, self._templates),
                 self._fails,
                 settings=settings,
                 random=random.Random(self.result.seed),
@@ -329,7 +330,7 @@ def arguments_of(
       UsageError: a text is invalid.
     """
     parsed, lets = templates.parse(texts, let)
-    return strategies.inputs(lets, parsed).map(lambda drawn: arguments.parse(drawn.texts))
+    return templates.inputs(lets, parsed).map(lambda drawn: arguments.parse(drawn.texts))
 
 
 def _importable(function: Callable[..., Any]) -> str:

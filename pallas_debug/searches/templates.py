@@ -1,4 +1,6 @@
-"""Arguments with variables: `--let n=1..8` and `--arg 'i32[n] in 0..512 sorted'`.
+"""Arguments with variables, and inputs that hypothesis draws from them.
+
+Written `--let n=1..8` and `--arg 'i32[n] in 0..512 sorted'`:
 
     let       = name "=" (range | value {"," value})
     argument  = [name "="] (drawn | variable | text with arrays whose sizes are numbers)
@@ -12,13 +14,17 @@ Everything else is written as for `inputs/grammar.py`.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.stepping import conditions
@@ -36,6 +42,9 @@ _PLAIN = re.compile(r"[\s\d,]*|\s*\.\.\.\s*")
 
 _SIZES = re.compile(r",(?![^(]*\))")
 """A comma between sizes, but none within parentheses, as in `max(n, 8)`."""
+
+MAX_DRAWN = 256
+"""Maximum number of elements of an array that are drawn one by one."""
 
 _FLOAT = re.compile(r"b?f(loat)?\d.*|bfloat\d+")
 
@@ -87,34 +96,104 @@ class Drawn:
     """An array of integers that are drawn one by one.
 
     Attributes:
+      where: what it is written in, for messages.
       values: range of each.
       total: their sum; None for any.
     """
 
+    where: str
     dtype: str
     sizes: tuple[Number, ...]
     values: Range
     is_sorted: bool = False
     total: Number | None = None
 
+    def text(self, draw: DrawFn, values: Values) -> str:
+        """Draw the array; one that is too large gets random integers."""
+        sizes = [size.value(values) for size in self.sizes]
+        low, high = self.values.low.value(values), self.values.high.value(values)
+        assume(low <= high)
+        assume(all(size >= 0 for size in sizes))
+        count = math.prod(sizes)
+        head = f"{self.dtype}[{','.join(map(str, sizes))}]"
+        if count > MAX_DRAWN:
+            if self.is_sorted or self.total is not None:
+                raise UsageError(
+                    f"{self.where}: {count:,} elements are too many to draw; sorted arrays and "
+                    f"sums have at most {MAX_DRAWN}"
+                )
+            return f"{head}=randint({low},{high + 1})"
+        if self.total is None:
+            found = draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+        else:
+            found = _summing(draw, count, low, high, self.total.value(values))
+        if self.is_sorted:
+            found.sort()
+        return f"{head}={np.reshape(found, sizes).astype(int).tolist()}".replace(" ", "")
+
+
+def _summing(draw: DrawFn, count: int, low: int, high: int, total: int) -> list[int]:
+    """Draw numbers within a range that add up to a total."""
+    found: list[int] = []
+    for left in reversed(range(count)):
+        rest = total - sum(found)
+        least, most = max(low, rest - left * high), min(high, rest - left * low)
+        assume(least <= most)
+        found.append(draw(st.integers(least, most)))
+    assume(sum(found) == total)
+    return found
+
+
+class Variable(NamedTuple):
+    """A variable that is the whole argument."""
+
+    name: str
+
+
+Template = Sequence[str | Number | Drawn | Variable]
+"""An argument: text as it is, and what is inserted in it."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Template:
-    """An argument.
+class Input:
+    """Arguments of a function.
 
     Attributes:
-      text: as written.
-      prefix: the part before the value: `lengths=` or nothing.
-      parts: of the value: text as it is, and sizes to insert.
-      drawn: the value, if it is an array to draw.
-      variable: name of the variable that is the value.
+      values: of the variables.
+      texts: the arguments, as for `--arg`.
     """
 
-    text: str
-    prefix: str
-    parts: tuple[str | Number, ...] = ()
-    drawn: Drawn | None = None
-    variable: str | None = None
+    values: Values = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return shown(self.values) or " ".join(self.texts)
+
+
+@st.composite
+def inputs(draw: DrawFn, lets: Mapping[str, Choices], templates: Sequence[Template]) -> Input:
+    """Draw the variables in their order, then the arguments; smaller numbers are simpler."""
+    values: dict[str, Any] = {}
+    for name, choices in lets.items():
+        if not isinstance(choices, Range):
+            values[name] = draw(st.sampled_from(choices))
+            continue
+        low, high = choices.low.value(values), choices.high.value(values)
+        assume(low <= high)
+        values[name] = draw(st.integers(low, high))
+
+    def text(part: str | Number | Drawn | Variable) -> str:
+        match part:
+            case str():
+                return part
+            case Number():
+                return str(part.value(values))
+            case Drawn():
+                return part.text(draw, values)
+            case Variable():
+                return repr(values[part.name])
+
+    return Input(values=values, texts=tuple("".join(map(text, one)).strip() for one in templates))
 
 
 def shown(values: Values) -> str:
@@ -213,13 +292,14 @@ def _template(text: str, known: Collection[str]) -> Template:
     value = named["value"] if named else text
     prefix = f"{named['name']}=" if named else ""
     if value.strip() in known:
-        return Template(text=text, prefix=prefix, variable=value.strip())
+        return [prefix, Variable(value.strip())]
     drawn = _DRAWN.fullmatch(value)
     if drawn is not None and drawn["range"] is not None:
-        return Template(text=text, prefix=prefix, drawn=_drawn(drawn, known, where))
+        return [prefix, _drawn(drawn, known, where)]
     if drawn is not None and (drawn["sorted"] or drawn["sum"]):
         raise UsageError(f"{where}: say what the values are, as in {drawn['dtype']}[4] in 0..512")
-    parts: list[str | Number] = []
+    value = value.strip()
+    parts: list[str | Number] = [prefix]
     end = 0
     for array in _ARRAY.finditer(value):
         if _PLAIN.fullmatch(array["sizes"]):
@@ -231,7 +311,7 @@ def _template(text: str, known: Collection[str]) -> Template:
     parts.append(value[end:])
     if drawn is not None and _FLOAT.fullmatch(drawn["dtype"]):
         parts.append("=normal")  # a finding that rests on made-up values would not count
-    return Template(text=text, prefix=prefix, parts=tuple(parts))
+    return parts
 
 
 def _drawn(found: re.Match[str], known: Collection[str], where: str) -> Drawn:
@@ -241,6 +321,7 @@ def _drawn(found: re.Match[str], known: Collection[str], where: str) -> Drawn:
             f"{found['dtype']}[{found['sizes']}]=uniform(0,1)"
         )
     return Drawn(
+        where=where,
         dtype=found["dtype"],
         sizes=tuple(_sizes(found["sizes"], known, where)),
         values=_range(found["range"], known, where),
