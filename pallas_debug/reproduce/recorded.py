@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from pallas_debug.bridge.unparse import NO_PROGRAM
@@ -67,7 +68,8 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     if not wanted:
         raise UsageError(f"{shown} was compiled for no target: name one with --target")
     target = _target(wanted, compilation, is_named=name is not None)
-    num_devices = compilation.num_devices if compilation else _size(stored.kernel)
+    size = math.prod(stored.kernel.mesh.values())
+    num_devices = compilation.num_devices if compilation else min(size, MAX_DEVICES + 1)
     if not 0 < num_devices <= MAX_DEVICES:
         raise CannotRunError(
             f"{shown} is recorded as compiled for {num_devices} devices, but only 1 to "
@@ -147,13 +149,6 @@ def _check_switches(name: str, compilation: Compilation | None) -> None:
             f"pallas-debug does not have; it has {', '.join(SWITCHES)}. Upgrade pallas-debug, or "
             "dump the kernel again"
         )
-
-
-def _size(kernel: Kernel) -> int:
-    size = 1
-    for of_axis in kernel.mesh.values():
-        size *= min(max(of_axis, 0), MAX_DEVICES + 1)
-    return min(size, MAX_DEVICES + 1)
 
 
 def _program(stored: StoredKernel) -> tuple[StoredText | None, str]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-
-from pallas_debug.model import Failure
 
 _CODE = re.compile(r"\bE\d{4}\b")
 _CHECK = re.compile(r"Check failed: (?P<text>.*)")
@@ -18,35 +15,14 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?[KMG]?")
 _LONGEST = 160
 
 
-@dataclass(frozen=True, kw_only=True)
-class Signature:
-    """The part of a failure that identifies it.
-
-    Attributes:
-      text: an error code, or the beginning of the message without numbers and locations.
-    """
-
-    stage: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.stage}: {self.text}"
-
-
-def signature(failure: Failure) -> Signature:
-    return signature_of(failure.stage, failure.message)
-
-
-def signature_of(stage: str, message: str) -> Signature:
-    code = _CODE.search(message)
+def signature(stage: str, message: str) -> str:
+    """Return what identifies a failure: its stage, and an error code or the core of its message."""
+    code, check = _CODE.search(message), _CHECK.search(message)
     if code is not None and stage == "compile":
-        return Signature(stage=stage, text=code[0])
-    check = _CHECK.search(message)
+        return f"{stage}: {code[0]}"
     if stage == "crash":
-        return Signature(stage=stage, text=_core(check["text"]) if check else "")
-    if stage == "timeout":
-        return Signature(stage=stage, text="")
-    return Signature(stage=stage, text=_core(message))
+        return f"{stage}: {_core(check['text']) if check else ''}"
+    return f"{stage}: {'' if stage == 'timeout' else _core(message)}"
 
 
 def _core(message: str) -> str:

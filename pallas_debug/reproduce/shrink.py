@@ -16,7 +16,7 @@ from pallas_debug.compiler import targets
 from pallas_debug.compiler.pool import Pool, PoolSettings
 from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.model import Target
-from pallas_debug.reproduce.same import Signature, signature, signature_of
+from pallas_debug.reproduce.same import signature
 
 _MAX_SECONDS = 60.0
 """Maximum seconds to compile a candidate."""
@@ -40,9 +40,12 @@ class Shrunk:
 
 
 def shrink(
-    captured: Capture, target: Target, *, seconds: float,
+    captured: Capture,
+    target: Target,
+    *,
+    seconds: float,
     report: Callable[[str], None] = lambda _: None,
-) -> Shrunk:  # fmt: skip
+) -> Shrunk:
     """Return a smaller kernel that fails for a target as this one does.
 
     Args:
@@ -55,70 +58,48 @@ def shrink(
     """
     if "grid_mapping" not in captured.params or "jaxpr" not in captured.params:
         raise CannotRunError(f"{captured.kernel.name} is not a pallas_call: it cannot be shrunk")
+    ends, tried, steps = time.monotonic() + seconds, 0, list[str]()
+    before = smaller.size(captured)
     with Pool(PoolSettings(jobs=1, timeout=min(seconds, _MAX_SECONDS))) as pool:
-        search = _Search(target, pool, time.monotonic() + seconds, report)
-        return search.run(captured)
-
-
-class _Search:
-    def __init__(
-        self, target: Target, pool: Pool, ends: float,
-        report: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._target = target
-        self._pool = pool
-        self._ends = ends
-        self._report = report
-        self._tried = 0
-
-    def run(self, captured: Capture) -> Shrunk:
-        wanted = self._failure(captured)
+        wanted = _failure(pool, captured, target)
         if wanted is None:
             raise UsageError(
-                f"{captured.kernel.name} compiles for {self._target.name}: there is nothing to "
-                "shrink"
+                f"{captured.kernel.name} compiles for {target.name}: there is nothing to shrink"
             )
-        before, steps = smaller.size(captured), list[str]()
-        self._report(f"{before} equations, {wanted}")
-        while (found := self._step(captured, wanted)) is not None:
-            what, captured = found
-            steps.append(what)
-            self._report(f"{what}: {smaller.size(captured)} equations")
-        ended = "" if time.monotonic() < self._ends else "; the time limit ended the search"
-        note = (
-            f"Shrunk by pallas-debug from {before} equations to {smaller.size(captured)}, in "
-            f"{len(steps)} successful steps of {self._tried} tried{ended}."
-        )
-        self._report(note)
-        lines = [note, *(f"  {step}" for step in dict.fromkeys(steps))]
-        return Shrunk(
-            captured=captured,
-            note="\n".join([*lines, f"It fails in the same way: {wanted}."]),
-        )
+        report(f"{before} equations, {wanted}")
+        versions = smaller.versions(captured)
+        while time.monotonic() < ends and (version := next(versions, None)) is not None:
+            what, candidate = version
+            tried += 1
+            if _failure(pool, candidate, target) == wanted:
+                captured, versions = candidate, smaller.versions(candidate)
+                steps.append(what)
+                report(f"{what}: {smaller.size(captured)} equations")
+    ended = "" if time.monotonic() < ends else "; the time limit ended the search"
+    note = (
+        f"Shrunk by pallas-debug from {before} equations to {smaller.size(captured)}, in "
+        f"{len(steps)} successful steps of {tried} tried{ended}."
+    )
+    report(note)
+    lines = [note, *(f"  {step}" for step in dict.fromkeys(steps))]
+    lines.append(f"It fails in the same way: {wanted}.")
+    return Shrunk(captured=captured, note="\n".join(lines))
 
-    def _step(self, captured: Capture, wanted: Signature) -> smaller.Version | None:
-        """Return the first smaller version that fails the same way."""
-        for what, version in smaller.versions(captured):
-            if time.monotonic() >= self._ends:
-                return None
-            self._tried += 1
-            if self._failure(version) == wanted:
-                return what, version
-        return None
 
-    def _failure(self, captured: Capture) -> Signature | None:
-        try:
-            lowered = lower.lower(captured, self._target)
-        except lower.LoweringFailed as error:
-            return signature(error.failure)
-        with self._pool.compile(
-            lowered.module,
-            topology=targets.for_devices(self._target, lowered.num_devices) or self._target.name,
-            num_devices=lowered.num_devices,
-            options={},
-        ) as outcome:
-            reply = outcome.reply
-            if reply is None:
-                stage = "timeout" if outcome.ended == "timeout" else "crash"
-                return signature_of(stage, outcome.log.decode(errors="replace"))
-            return signature_of("compile", reply.error) if reply.error is not None else None
+def _failure(pool: Pool, captured: Capture, target: Target) -> str | None:
+    """Return the signature of a kernel's failure; None if it compiles."""
+    try:
+        lowered = lower.lower(captured, target)
+    except lower.LoweringFailed as error:
+        return signature(error.failure.stage, error.failure.message)
+    with pool.compile(
+        lowered.module,
+        topology=targets.for_devices(target, lowered.num_devices) or target.name,
+        num_devices=lowered.num_devices,
+        options={},
+    ) as outcome:
+        reply = outcome.reply
+        if reply is None:
+            stage = "timeout" if outcome.ended == "timeout" else "crash"
+            return signature(stage, outcome.log.decode(errors="replace"))
+        return None if reply.error is None else signature("compile", reply.error)

@@ -55,7 +55,8 @@ def of_program(captured: Capture) -> str:
             exec(compile(script, "reproduce.py", "exec"), namespace)  # a script of ours
             namespace["lowered"]()
     except Exception as error:  # noqa: BLE001 - any that lowering raises
-        return str(signature(lower.failure_of(error)))
+        failure = lower.failure_of(error)
+        return signature(failure.stage, failure.message)
     return "\n".join(found)
 
 
@@ -63,7 +64,7 @@ def of_kernel(captured: Capture) -> str:
     try:
         return lower.lower(captured, V5E).mosaic
     except lower.LoweringFailed as error:
-        return str(signature(error.failure))
+        return signature(error.failure.stage, error.failure.message)
 
 
 def recorded(captured: Capture, program: str) -> Recorded:

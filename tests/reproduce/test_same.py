@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallas_debug.reproduce.same import signature_of
+from pallas_debug.reproduce.same import signature
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from pallas_debug.reproduce.same import signature_of
 def test_what_makes_failures_the_same(
     first: tuple[str, str], second: tuple[str, str], same: bool
 ) -> None:
-    assert (signature_of(*first) == signature_of(*second)) is same
+    assert (signature(*first) == signature(*second)) is same
