@@ -13,11 +13,10 @@ from pallas_debug.bridge.walk import prefetch
 from pallas_debug.bridge.walk.block_map import block_map
 from pallas_debug.errors import InternalError, PallasDebugError, UsageError
 from pallas_debug.guards import guarded
-from pallas_debug.model import Dump
+from pallas_debug.model import Dump, OperandKind
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options, another_path
 from pallas_debug.session.session import Session
-from pallas_debug.store.writer import Store
 from pallas_debug.tracebacks import WithoutOurFrames
 
 Tables = Mapping[str, Sequence[prefetch.Tables]]
@@ -63,7 +62,9 @@ def dump_function(
             with guarded("capture", "computing the scalar prefetch of kernels", session.report):
                 tables = partial(prefetch.tables, function, args, kwargs, target)
                 session.stored.wait()  # for less complete maps of the same blocks
-                _map_prefetched(session.store, captures, tables)
+                if (store := session.store) is not None:
+                    for captured, blocks in _mapped(captures, tables):
+                        store.put_blocks(captured.kernel, blocks)
             if not asked:
                 break
         name = getattr(function, "__qualname__", repr(function))
@@ -94,10 +95,9 @@ def traced_blocks(
     with WithoutOurFrames(), Session(options) as session:
         with session.collecting() as captures:
             trace.lower_for_kernels(function, args, kwargs, session.targets[0])
+        tables = partial(prefetch.tables, function, args, kwargs, session.targets[0])
         maps = {c.kernel.digest: block_map(c) for c in captures}
-        if any(_has_scalars(c) for c in captures):
-            tables = prefetch.tables(function, args, kwargs, session.targets[0])
-            maps |= {c.kernel.digest: found for c, found in _mapped(captures, tables)}
+        maps |= {c.kernel.digest: found for c, found in _mapped(captures, tables)}
     if not maps:
         raise UsageError("the function calls no Pallas kernel with these arguments")
     return tuple((c.kernel.name, maps[c.kernel.digest]) for c in captures)
@@ -111,33 +111,19 @@ def _is_spared(session: Session, problem: PallasDebugError) -> bool:
     return False
 
 
-def _map_prefetched(
-    store: Store | None,
-    captures: Iterable[Capture],
-    tables: Callable[[], Tables],
-) -> None:
-    """Record the blocks of kernels with scalar operands, with the values of the first call.
+def _mapped(
+    captures: Iterable[Capture], tables: Callable[[], Tables]
+) -> Iterator[tuple[Capture, BlockMap]]:
+    """Yield the blocks of kernels with scalar operands, with the values of the first call.
 
     Args:
       tables: computes the values.
     """
-    kernels = [c for c in captures if _has_scalars(c)]
-    if store is None or not kernels:
-        return
-    for captured, blocks in _mapped(kernels, tables()):
-        store.put_blocks(captured.kernel, blocks)
-
-
-def _has_scalars(captured: Capture) -> bool:
-    kernel = captured.kernel
-    return bool(kernel.of_kind("scalar_prefetch") or kernel.of_kind("dynamic_grid"))
-
-
-def _mapped(captures: Iterable[Capture], tables: Tables) -> Iterator[tuple[Capture, BlockMap]]:
-    """Yield the blocks of kernels whose scalar operands have known values in the first call."""
-    for captured in captures:
-        digest = captured.kernel.digest
-        for values in tables.get(digest, ())[:1]:
+    kinds: tuple[OperandKind, ...] = ("scalar_prefetch", "dynamic_grid")
+    kernels = [c for c in captures if any(map(c.kernel.of_kind, kinds))]
+    known = tables() if kernels else {}
+    for captured in kernels:
+        for values in known.get(captured.kernel.digest, ())[:1]:
             sizes = len(captured.kernel.of_kind("dynamic_grid"))
-            known = {i: table for i, table in enumerate(values[sizes:]) if table is not None}
-            yield captured, block_map(captured, known, values[:sizes])
+            given = {i: table for i, table in enumerate(values[sizes:]) if table is not None}
+            yield captured, block_map(captured, given, values[:sizes])
