@@ -186,8 +186,14 @@ def _of_kind(fault: Fault, known: Sequence[Explanation]) -> _Answer:
 
 
 def _of_file(path: Path) -> _Answer:
+    def opener(name: str, flags: int) -> int:
+        # Without O_NONBLOCK, opening a FIFO waits for a program that writes to it.
+        fd = os.open(name, flags | os.O_NONBLOCK)
+        os.set_blocking(fd, True)
+        return fd
+
     try:
-        with path.open(errors="replace") as file:
+        with open(path, errors="replace", opener=opener) as file:
             return _of_log(str(path), file)
     except OSError as error:
         raise CannotRunError(f"cannot read {one_line(path)}: {error.strerror}") from error
