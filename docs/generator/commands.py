@@ -124,7 +124,7 @@ def pytest_options() -> str:
 def json_output() -> str:
     """Fields of the documents that commands print with `--json`."""
     from generator import documents
-    from pallas_debug.cli.output import SCHEMAS
+    from pallas_debug.cli.output import SCHEMA
     from pallas_debug.store import schema
 
     parts = [
@@ -137,7 +137,7 @@ def json_output() -> str:
         table(
             ["command", "schema", "document"],
             [
-                [f"`{name}`", f"`pallas-debug/{name}/{SCHEMAS[name]}`", link_to(kind.__name__)]
+                [f"`{name}`", f"`pallas-debug/{name}/{SCHEMA}`", link_to(kind.__name__)]
                 for name, kind in documents.DOCUMENTS.items()
             ],
         ),

@@ -1,7 +1,7 @@
 """Fields of the JSON documents that the commands print with `--json`.
 
 The tests compare the commands' output with them. Every document also has `schema`: `pallas-debug/`,
-the command, and the version in `output.SCHEMAS`.
+the command, and the version in `output.SCHEMA`.
 """
 
 from __future__ import annotations

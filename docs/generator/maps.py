@@ -48,18 +48,16 @@ def _guide() -> str:
     from generator.outcomes import OUTCOMES
     from pallas_debug.cli.exits import MEANING
     from pallas_debug.cli.group import COMMANDS
-    from pallas_debug.cli.output import SCHEMAS
 
     parts = [HEAD, "## Commands\n", *(f"- `{name}`: {what}" for name, what in COMMANDS.items())]
     parts += ["\n## Exit codes\n", *(f"- {code.value}: {text}" for code, text in MEANING.items())]
     parts += ["\nThe same outcome has the same code in every command:\n"]
     parts += [f"- {code.value}: {text}" for text, code in OUTCOMES.items()]
-    schemas = ", ".join(f"`pallas-debug/{name}/{version}`" for name, version in SCHEMAS.items())
     parts += [
         "\n## Output for programs\n",
-        "- `--json`: one document with a field `schema`, the name and version of its format. The "
-        "version goes up when a field is removed, renamed or changes its meaning; new fields may "
-        f"appear at any time. Schemas: {schemas}.",
+        "- `--json`: one document with a field `schema`, the name and version of its format, such "
+        "as `pallas-debug/verify/1`. The version goes up when a field is removed, renamed or "
+        "changes its meaning; new fields may appear at any time.",
         "- `verify --sarif FILE` for code scanning.",
         "- Data is on standard output, messages are on standard error.",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,8 @@ from pallas_debug.cli import output, where
 from pallas_debug.cli.costs import Costed
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError, meant
-from pallas_debug.model import STAGES
 from pallas_debug.render import one_line, plural
-from pallas_debug.store import layout, texts
+from pallas_debug.store import texts
 from pallas_debug.store.files import is_there
 
 if TYPE_CHECKING:
@@ -232,39 +232,25 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
     """Return the stage before a pass: the previous pass, or `mosaic` for the first."""
-    if text.target is None or text.stage in (*STAGES, texts.LOG, *texts.OF_SCHEDULE):
-        raise UsageError(f"{text.stage} is not a pass: also name the stage to compare it with")
     stored = kernel.target(target)
-    if text.stage.startswith(f"{layout.LLO}:"):
-        of_llo = texts.llo_texts(kernel, stored)
-        at = [one.stage for one in of_llo].index(text.stage)
-        if at == 0:
-            raise UsageError(
-                f"{text.stage} is the first LLO pass of the dump: also name the stage to compare "
-                "it with"
-            )
-        return of_llo[at - 1]
-    passes = stored.passes
-    at = [layout.pass_name(p.number, p.name) for p in passes].index(text.stage)
-    if at > 0:
-        return texts.text_of_pass(kernel, stored, passes[at - 1])
-    if not is_there(kernel.stage_file("mosaic", target).path):
-        raise UsageError(f"{text.stage} is the first pass: there is nothing before it")
-    return texts.find_text(kernel, target, "mosaic")
+    passes = [texts.text_of_pass(kernel, stored, one) for one in stored.passes]
+    if is_there(kernel.stage_file("mosaic", target).path):
+        passes.insert(0, texts.find_text(kernel, target, "mosaic"))
+    for order in (passes, texts.llo_texts(kernel, stored)):
+        for before, one in itertools.pairwise(order):
+            if one.stage == text.stage:
+                return before
+    raise UsageError(
+        f"{text.stage} is not a pass with another before it: also name the stage to compare it with"
+    )
 
 
 def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> StoredText:
     """Return the same stage elsewhere; passes match by name because their numbers may differ."""
-    number, dash, name = stage.partition("-")
-    if number.startswith(f"{layout.LLO}:"):
-        return texts.find_text(kernel, target, f"{layout.LLO}:{name}")
-    if dash and number.isdecimal():
-        stored: StoredCompilation = kernel.target(target)
-        exact = [p for p in stored.passes if p.name == name]
-        if exact:
-            return texts.text_of_pass(kernel, stored, exact[-1])
-        raise UsageError(f"{kernel.name} for {stored.target} has no pass {name!r} to compare with")
-    return texts.find_text(kernel, target, stage)
+    kind, colon, name = stage.rpartition(":")  # of an LLO pass
+    number, dash, own_name = name.partition("-")
+    is_pass = dash and number.isdecimal()
+    return texts.find_text(kernel, target, f"{kind}{colon}{own_name}" if is_pass else stage)
 
 
 def _header(old: StoredText, new: StoredText) -> str:

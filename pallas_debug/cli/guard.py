@@ -6,7 +6,6 @@ it is reported as an internal error, with a traceback only if `PALLAS_TRACEBACK`
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -18,14 +17,13 @@ import click
 from pallas_debug import interrupts, tracebacks
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
+from pallas_debug.errors import InternalError, PallasDebugError, ProgramFailed, UsageError
+from pallas_debug.guards import problem_of
 
 TRACEBACK = tracebacks.KEEP
 
 _KEEP_RESULTS = ("dump", "sweep")
 """Commands that leave finished compilations behind."""
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """Raised by click (8.2 or later) if no command is given; its message is the help text."""
@@ -53,19 +51,19 @@ def guarded(command: click.Command) -> NoReturn:
         with interrupts.listening(ends=_end, terminates=terminate):
             code = command.main(standalone_mode=False, prog_name="pallas-debug")
     except UsageError as error:
-        _print_message(str(error))
+        output.message(str(error))
         code = Exit.USAGE
     except ProgramFailed as error:
-        _print_message(str(error))
+        output.message(str(error))
         code = Exit.FAILED
     except PallasDebugError as error:
-        _print_message(str(error))
+        output.message(str(error))
         code = Exit.CANNOT_RUN
     except click.ClickException as error:
         _show(error)
         code = Exit.USAGE if isinstance(error, click.UsageError) else Exit.CANNOT_RUN
     except (KeyboardInterrupt, click.Abort):
-        _print_message(_stopped())
+        output.message(_stopped())
         code = Exit.INTERRUPTED
     except BrokenPipeError:  # `pallas-debug show … | head`
         code = _reader_went_away()
@@ -76,7 +74,7 @@ def guarded(command: click.Command) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the last guard of the command line
         # An extension module in whose initialisation ctrl+c falls raises an ImportError.
         is_stopped = isinstance(error, ImportError) and interrupts.is_pressed()
-        _print_message(_stopped() if is_stopped else _unexpected(error))
+        output.message(_stopped() if is_stopped else _unexpected(error))
         code = Exit.INTERRUPTED if is_stopped else Exit.CANNOT_RUN
     if code == Exit.INTERRUPTED:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -93,7 +91,7 @@ def _stopped() -> str:
 def _end() -> NoReturn:
     """End the process from another thread, because the main thread is inside XLA."""
     try:
-        _print_message(_stopped())
+        output.message(_stopped())
         sys.stderr.flush()
     finally:
         os._exit(Exit.INTERRUPTED)
@@ -103,10 +101,6 @@ def _reader_went_away() -> Exit:
     """Discard the rest of the output, which Python would otherwise flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.OK
-
-
-def _print_message(text: str) -> None:
-    output.message(text)
 
 
 def _show(error: click.ClickException) -> None:
@@ -127,15 +121,9 @@ def _unexpected(error: Exception) -> str:
         import traceback
 
         return "".join(traceback.format_exception(error)).rstrip("\n")
-    if isinstance(error, MemoryError):
-        return (
-            "this machine has too little memory for this request. Name a single kernel and pass, "
-            "or use `browse`, which reads texts in pieces."
-        )
-    if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
-        return (
-            f"the output cannot be written: {error.strerror}. Free some space, or write elsewhere."
-        )
+    problem = problem_of(error, "summary", "running the command")
+    if not isinstance(problem, InternalError):  # the disk is full, or the memory
+        return str(problem)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return (

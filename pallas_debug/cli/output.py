@@ -64,23 +64,8 @@ _LABEL = re.compile(
 MIN_WRAPPED = 40
 """Minimum width of a terminal for which lines are wrapped."""
 
-SCHEMAS = {
-    "diff": 2,
-    "diff-stats": 1,
-    "doctor": 1,
-    "doctor-targets": 1,
-    "dump": 1,
-    "explain": 2,
-    "grep": 1,
-    "ls": 1,
-    "show": 1,
-    "source": 3,
-    "stats": 2,
-    "sweep": 2,
-    "timeline": 2,
-    "verify": 2,
-}
-"""Version of each command's JSON output; `docs/generator/documents.py` has its fields.
+SCHEMA = 1
+"""Version of the JSON output of all commands; `docs/generator/documents.py` has its fields.
 
 It is incremented when a field is removed, renamed or changes its type or meaning, but not for a new
 field.
@@ -105,7 +90,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
     """Print the JSON document of a command on standard output, with its schema first."""
-    click.echo(json_text({"schema": f"pallas-debug/{command}/{SCHEMAS[command]}", **fields}))
+    click.echo(json_text({"schema": f"pallas-debug/{command}/{SCHEMA}", **fields}))
 
 
 def json_text(value: Any) -> bytes:
@@ -186,11 +171,11 @@ def painted(text: str, stream: TextIO | None = None) -> str:
     """Return text with the labels of its lines in colour: verdicts, kinds of findings, remedies."""
     if not colored(stream):
         return text
-    return _LABEL.sub(lambda found: found[1] + click.style(found[2], **_of_label(found[2])), text)
 
+    def label(found: re.Match[str]) -> str:
+        return found[1] + click.style(found[2], **PALETTE[LABELS.get(found[2], "found")])
 
-def _of_label(label: str) -> dict[str, Any]:
-    return PALETTE[LABELS.get(label, "found")]
+    return _LABEL.sub(label, text)
 
 
 def message(text: str) -> None:

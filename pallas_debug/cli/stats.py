@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pallas_debug.profile.gpu import GpuStats
     from pallas_debug.profile.stats import Profile, Stats
     from pallas_debug.profile.whatif import WhatIf
+    from pallas_debug.store import StoredKernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,32 +81,25 @@ def run(options: StatsOptions) -> int:
 
     named = None if options.module else programs.named_function(options.what)
     assume = parse_counts(options.assume)
-    gpus: list[_Counted] = []
+    call: _Call | None = None
     if named is None:
-        found, gpus, code = _of_dump(options)
-        changed = None
-        if options.what_if:
-            changed = replace(found[0].profile, assume=assume).simulator.what_if(options.what_if)
-    elif all(is_for_gpu(name) for name in (options.target or defaults.TARGET).split(",")):
-        found, gpus, changed, code = [], _of_function_for_gpu(named, options), None, Exit.OK
+        found, code = _of_dump(options, assume)
     else:
-        found, changed = _of_function(named, options, assume)
-        code = Exit.OK
-    stats = [replace(one.profile, assume=assume).stats for one in found]
+        require_jax("`stats` of a function")
+        call, code = programs.function_call(named, options), Exit.OK
+        with programs.running(options.what):
+            found = _of_function(call, options, assume)
+    if (options.what_if or options.assume) and not all(one.profile for one in found):
+        raise UsageError("--what-if and --assume are about cycles, which a GPU's stats do not have")
+    changed = _changed(found, call, options) if options.what_if and found else None
     if options.as_json:
-        every = [*stats, *(one.stats for one in gpus)]
-        output.print_json("stats", {"stats": every, "what_if": changed})
-    elif len(found) == 1 and not gpus:
-        _print(stats[0], found[0].text, options, changed)
-    elif len(gpus) == 1 and not found:
-        _print_gpu(gpus[0], options)
+        output.print_json("stats", {"stats": [one.stats for one in found], "what_if": changed})
+    elif len(found) == 1:
+        _print(found[0], options, changed)
     else:
-        rows = [_row(one.name, of) for one, of in zip(found, stats, strict=True)]
-        rows += map(_row_of_gpu, gpus)
         columns = ["kernel", "target", "cycles", "mostly", "spills", "hottest line"]
-        output.print_table(columns, rows, right=(2, 4))
-    if found:
-        output.follow(_next(found), as_json=options.as_json)
+        output.print_table(columns, [one.row for one in found], right=(2, 4))
+    output.follow(_next(found), as_json=options.as_json)
     return code
 
 
@@ -112,93 +107,95 @@ command = shared.make("stats", StatsOptions, run)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
-    """Statistics of a kernel for a GPU, and the texts of its lines."""
+class _Found:
+    """Costs of a kernel.
 
-    stats: GpuStats
-    text: Callable[[SourceLine], str | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Profiled:
-    """A kernel's name, profile, the texts of its lines, and its folder if it is in a dump."""
+    Attributes:
+      text: returns the text of a line.
+      profile: of a kernel for a TPU, whose schedule is known.
+      folder: its folder, if it is in a dump.
+    """
 
     name: str
-    profile: Profile
+    stats: Stats | GpuStats
     text: Callable[[SourceLine], str | None]
+    profile: Profile | None = None
     folder: Path | None = None
 
+    @property
+    def row(self) -> list[str]:
+        """Cells of the table of several kernels; for a GPU, instructions in place of cycles."""
+        from pallas_debug.profile.gpu import GpuStats
 
-def _next(found: Sequence[_Profiled]) -> str | None:
-    """Command to run next: the lines of the kernel, or the costliest of several; None of none."""
-    most = max(found, key=lambda one: one.profile.cycles.total.value or 0)
-    if most.folder is None:
-        return None
-    return followup.after_stats(most.folder, most.profile.target, is_one=len(found) == 1)
+        stats = self.stats
+        if isinstance(stats, GpuStats):
+            total = stats.instructions or 1
+            cycles, spills = "", str(stats.spill_stores or 0)
+            reasons = [(name, count / total) for name, count in stats.classes.items()]
+            lines = [(line.source, line.count / total, "") for line in stats.lines]
+        else:
+            cycles, spills = str(stats.cycles.total), str(stats.spills)
+            reasons = [(one.reason, one.share) for one in stats.bottleneck]
+            lines = [(line.source, line.share, line.reason) for line in stats.hottest]
+        mostly = [f"{reason} {percent(share)}" for reason, share in reasons[:1]]
+        hottest = [f"{line_text(at)} {percent(share)} {why}" for at, share, why in lines[:1]]
+        return [self.name, stats.target, cycles, *(mostly or [""]), spills, *(hottest or [""])]
 
 
-def _print(
-    stats: Stats,
+def _profiled(
+    profile: Profile,
+    assume: Mapping[str, int | str],
     text: Callable[[SourceLine], str | None],
-    options: StatsOptions,
-    changed: WhatIf | None,
-) -> None:
+    kernel: StoredKernel | None = None,
+) -> _Found:
+    """Return what a kernel costs, with assumed counts; `kernel` is None if it is not in a dump."""
+    name, folder = (profile.name, None) if kernel is None else (kernel.name, kernel.folder)
+    profile = replace(profile, assume=assume)
+    return _Found(name=name, stats=profile.stats, text=text, profile=profile, folder=folder)
+
+
+def _next(found: Sequence[_Found]) -> str | None:
+    """Command to run next: the lines of the kernel, or the costliest of several; None of none."""
+    profiles = [(one.profile, one.folder) for one in found if one.profile and one.folder]
+    if not profiles:
+        return None
+    most, folder = max(profiles, key=lambda one: one[0].cycles.total.value or 0)
+    return followup.after_stats(folder, most.target, is_one=len(profiles) == 1)
+
+
+def _print(found: _Found, options: StatsOptions, changed: WhatIf | None) -> None:
+    from pallas_debug.profile import gpu_text
+    from pallas_debug.profile.gpu import GpuStats
     from pallas_debug.profile.text import StatsText
 
-    made = StatsText(stats, provenance=options.provenance, text_of=text)
-    for lines, indent in made.sections(changed, whole=options.whole):
+    stats, whole = found.stats, options.whole
+    sections: Iterable[tuple[Iterable[str], int]]
+    if isinstance(stats, GpuStats):
+        sections = [(gpu_text.lines_of(stats, whole=whole, text_of=found.text), 4)]
+    else:
+        made = StatsText(stats, provenance=options.provenance, text_of=found.text)
+        sections = made.sections(changed, whole=whole)
+    for lines, indent in sections:
         for line in lines:
             output.echo_wrapped(line, indent)
 
 
-def _row(name: str, stats: Stats) -> list[str]:
-    """Return the row of a kernel among several."""
-    most, line = next(iter(stats.bottleneck), None), next(iter(stats.hottest), None)
-    return [
-        name,
-        stats.target,
-        str(stats.cycles.total),
-        f"{most.reason} {percent(most.share)}" if most else "",
-        str(stats.spills),
-        f"{line_text(line.source)} {percent(line.share)} {line.reason}" if line else "",
-    ]
+_Call = tuple[Callable[..., Any], list[Any], dict[str, Any]]
+"""A function and its arguments."""
 
 
-def _print_gpu(counted: _Counted, options: StatsOptions) -> None:
-    from pallas_debug.profile import gpu_text
+def _of_function(
+    call: _Call, options: StatsOptions, assume: Mapping[str, int | str]
+) -> list[_Found]:
+    from pallas_debug.profiling import gpu_stats_of, profiles_of
 
-    lines = gpu_text.lines_of(counted.stats, whole=options.whole, text_of=counted.text)
-    for line in lines:
-        output.echo_wrapped(line, 4)
-
-
-def _row_of_gpu(counted: _Counted) -> list[str]:
-    """Return the row of a kernel for a GPU, which has instructions in place of cycles."""
-    stats = counted.stats
-    most, line = next(iter(stats.classes.items()), None), next(iter(stats.lines), None)
-    total = stats.instructions or 1
-    return [
-        stats.kernel,
-        stats.target,
-        "",
-        f"{most[0]} {percent(most[1] / total)}" if most else "",
-        str(stats.spill_stores or 0),
-        f"{line_text(line.source)} {percent(line.count / total)}" if line else "",
-    ]
-
-
-def _of_function_for_gpu(named: tuple[str, str], options: StatsOptions) -> list[_Counted]:
-    require_jax("`stats` of a function")
-    from pallas_debug.profiling import gpu_stats_of
-
-    if options.what_if or options.assume:
-        raise UsageError("--what-if and --assume are about cycles, which a GPU's stats do not have")
-    function, positional, keyword = programs.function_call(named, options)
-    with programs.running(options.what):
-        found = gpu_stats_of(
-            function, positional, keyword, target=options.target, kernel=options.kernel
-        )
-    return [_Counted(stats=stats, text=_text_now) for stats in found]
+    target, kernel = options.target or defaults.TARGET, options.kernel
+    if all(map(is_for_gpu, target.split(","))):
+        gpus = gpu_stats_of(*call, target=target, kernel=kernel)
+        return [_Found(name=stats.kernel, stats=stats, text=_text_now) for stats in gpus]
+    estimate = options.whole or options.as_json
+    profiles = profiles_of(*call, target=target, kernel=kernel, estimate=estimate)
+    return [_profiled(profile, assume, _text_now) for profile in profiles]
 
 
 def _text_now(line: SourceLine) -> str | None:
@@ -209,55 +206,27 @@ def _text_now(line: SourceLine) -> str | None:
     return found.text if found else None
 
 
-def _of_function(
-    named: tuple[str, str], options: StatsOptions, assume: Mapping[str, int | str]
-) -> tuple[list[_Profiled], WhatIf | None]:
-    require_jax("`stats` of a function")
-    from pallas_debug.profiling import profiles_of
-
-    function, positional, keyword = programs.function_call(named, options)
-    target = options.target or defaults.TARGET
-    estimate = options.whole or options.as_json
-    with programs.running(options.what):
-        found = profiles_of(
-            function, positional, keyword, target=target, kernel=options.kernel, estimate=estimate
-        )
-        profiled = [_Profiled(name=one.name, profile=one, text=_text_now) for one in found]
-        if not options.what_if:
-            return profiled, None
-        _require_one(profiled)
-        profile = replace(found[0], assume=assume)
-        return profiled, _changed(profile, function, positional, keyword, options.what_if)
-
-
-def _require_one(found: Sequence[_Profiled]) -> None:
-    """Reject changes of several kernels."""
-    if len(found) > 1:
-        listed = ", ".join(f"{one_line(one.name)} for {one.profile.target}" for one in found[:20])
-        raise UsageError(f"--what-if changes one kernel on one target; there are {listed}")
-
-
-def _changed(
-    profile: Profile,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    changes: Sequence[str],
-) -> WhatIf:
+def _changed(found: Sequence[_Found], call: _Call | None, options: StatsOptions) -> WhatIf:
     """Estimate changes of a kernel; those of the function's parameters by tracing it again."""
     from pallas_debug import inputs
     from pallas_debug.dumping import traced_blocks
     from pallas_debug.profile.whatif import changed_blocks
 
-    try:
-        parameters = set(inspect.signature(function).parameters)
-    except ValueError:  # a builtin may have none
-        parameters = set()
+    if len(found) > 1:
+        listed = ", ".join(f"{one_line(one.name)} for {one.stats.target}" for one in found[:20])
+        raise UsageError(f"--what-if changes one kernel on one target; there are {listed}")
+    profile, changes, parameters = found[0].profile, options.what_if, set[str]()
+    assert profile is not None
+    if call is not None:
+        function, args, kwargs = call
+        with contextlib.suppress(ValueError):  # a builtin may have no signature
+            parameters = set(inspect.signature(function).parameters)
     own = [text for text in changes if text.partition("=")[0].strip() in parameters]
-    if not own:
+    if call is None or not own:
         return profile.simulator.what_if(changes)
     _, values = inputs.parse(own, values=False)
-    traced = traced_blocks(function, args, {**kwargs, **values}, profile.target)
+    with programs.running(options.what):
+        traced = traced_blocks(function, args, {**kwargs, **values}, profile.target)
     blocks = [found for name, found in traced if name == profile.name]
     if len(blocks) != 1:
         raise UsageError(
@@ -267,8 +236,8 @@ def _changed(
     return profile.simulator.simulated(changed_blocks(blocks[0], others), ", ".join(changes))
 
 
-def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], list[_Counted], Exit]:
-    """Return the kernels with a schedule, those for GPUs, and the exit code."""
+def _of_dump(options: StatsOptions, assume: Mapping[str, int | str]) -> tuple[list[_Found], Exit]:
+    """Return the costs of the kernels in a dump, and the exit code."""
     from pallas_debug.cli.costs import Costed, costed
     from pallas_debug.store.profiles import read_gpu_stats
 
@@ -282,22 +251,13 @@ def _of_dump(options: StatsOptions) -> tuple[list[_Profiled], list[_Counted], Ex
         )
     items = costed(where.place_at(options.what, options.kernel, options.target))
 
-    def profiled(item: Costed) -> _Profiled:
+    def of(item: Costed) -> _Found:
         kernel = item.kernel
-        return _Profiled(
-            name=kernel.name, profile=item.profile, text=kernel.line_text, folder=kernel.folder
-        )
+        if not is_for_gpu(item.target):
+            return _profiled(item.profile, assume, kernel.line_text, kernel)
+        stats = read_gpu_stats(kernel, item.stored)
+        return _Found(name=kernel.name, stats=stats, text=kernel.line_text)
 
-    def counted(item: Costed) -> _Counted:
-        stats = read_gpu_stats(item.kernel, item.stored)
-        return _Counted(stats=stats, text=item.kernel.line_text)
-
-    gpus, _ = output.attempted([item for item in items if is_for_gpu(item.target)], counted)
-    scheduled = [item for item in items if not is_for_gpu(item.target)]
-    found, _ = output.attempted(scheduled, profiled)
-    code = Exit.CANNOT_RUN if any(item.problems for item in scheduled) else Exit.OK
-    if not found and not gpus:
-        return [], [], Exit.CANNOT_RUN
-    if options.what_if:
-        _require_one(found)
-    return found, gpus, code
+    found, _ = output.attempted(items, of)
+    is_damaged = any(item.problems for item in items if not is_for_gpu(item.target))
+    return found, Exit.CANNOT_RUN if is_damaged or not found else Exit.OK

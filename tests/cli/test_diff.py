@@ -92,11 +92,11 @@ def test_raw_dumps(command: Any) -> None:
     [
         ([OLD], 2, "select a target; there are: v5e, v6e"),
         ([NEW, "1", "2", "3"], 2, "diff takes two stages at most, not 3: 1 2 3"),
-        ([NEW, "jaxpr"], 2, "jaxpr is not a pass: also name the stage to compare it with"),
+        ([NEW, "jaxpr"], 2, "jaxpr is not a pass with another before it: also name the stage"),
         ([NEW, "wat"], 2, "no pass 'wat' for v5e"),
         ([NEW, "--ignore", "names"], 2, "--ignore 'names' is not one of ssa, loc, attrs, all"),
         ([NEW, "v9"], 2, "no pass 'v9' for v5e"),
-        ([RAW, "0"], 2, "00-deserialization is the first pass: there is nothing before it"),
+        ([RAW, "0"], 2, "00-deserialization is not a pass with another before it: also"),
         ([OLD / "nothing"], 2, "no kernel 'nothing' in"),
         (["nowhere/flash"], 2, "no such directory: nowhere/flash"),
     ],

@@ -310,8 +310,9 @@ guard.guarded(cli)
         )
     assert done.returncode == Exit.CANNOT_RUN
     assert done.stderr == (
-        "pallas-debug: the output cannot be written: No space left on device. Free some space, or "
-        "write elsewhere.\n"
+        "pallas-debug: running the command failed: the disk is full ([Errno 28] No space left on "
+        "device). Free some space and run it again. Neither your program nor its kernels are at "
+        "fault.\n"
     )
 
 

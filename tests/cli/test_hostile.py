@@ -143,7 +143,7 @@ def test_what_is_visible(text: str, escaped: str) -> None:
         (RecursionError("too deep"), "internal error in pallas-debug (please report it: "),
         (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"), "internal error in pallas-debug"),
         (ValueError("a\x1b[2J" + "x" * 1000), "internal error in pallas-debug"),
-        (MemoryError(), "this machine has too little memory for this request."),
+        (MemoryError(), "running the command failed: the machine is out of memory. Free some"),
         (PermissionError(13, "Permission denied", "f\x1b"), "f\\x1b: Permission denied. If the"),
         (click.UsageError("no \x1b[2J option"), "Error: no \\x1b[2J option"),
     ],

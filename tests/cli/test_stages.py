@@ -102,7 +102,7 @@ def test_diff_of_bundles(command: Any, dumped: tuple[Path, Dump]) -> None:
     assert between.splitlines()[1].endswith("-original")
     assert between.splitlines()[2].endswith("-post-ra")
     alone = command("diff", root, "bundles", "-t", "v5e")
-    assert "bundles is not a pass: also name the stage to compare it with" in alone.stderr
+    assert "bundles is not a pass with another before it: also name the stage" in alone.stderr
     first = command("diff", root, "llo:original", "-t", "v5e")
     assert (
         "is the first LLO pass of the dump: also name the stage to compare it with" in first.stderr

@@ -99,7 +99,7 @@ def test_the_command(command: Any, dumps: Path) -> None:
     ):
         assert re.search(f"^{pattern}", done.stdout, re.MULTILINE), (pattern, done.stdout)
     document = json.loads(command("stats", dumps, "-t", "v5e", "--json").stdout)
-    assert document["schema"] == "pallas-debug/stats/2"
+    assert document["schema"] == "pallas-debug/stats/1"
     (stats,) = document["stats"]
     assert stats["bundles"]["origin"] == "compiler"
 

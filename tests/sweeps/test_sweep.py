@@ -333,7 +333,7 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
     again = command(*words, "--json")
     assert again.returncode == 0, again.stderr
     document = json.loads(again.stdout)
-    assert document["schema"] == "pallas-debug/sweep/2"
+    assert document["schema"] == "pallas-debug/sweep/1"
     assert document["results"][0]["setting"] == {"mode": "'ok'", "block": "64"}
 
 
