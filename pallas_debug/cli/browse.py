@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BrowseOptions:
-    where: tuple[Path, ...] = shared.argument(type=shared.PLACE, nargs=-1)
+    where: tuple[str | Path, ...] = shared.argument(type=shared.PLACE, nargs=-1)
     kernel: str | None = shared.option("-k", "--kernel", help="Open at this kernel.")
     target: str | None = shared.option("-t", "--target", help="Open at this target.")
     step: str | None = shared.option(
@@ -63,15 +63,16 @@ def run(options: BrowseOptions) -> int:
 command = shared.make("browse", BrowseOptions, run)
 
 
-def _place(where: Sequence[Path], options: BrowseOptions) -> tuple[list[Path], Place]:
+def _place(where: Sequence[str | Path], options: BrowseOptions) -> tuple[list[Path], Place]:
     """Return the directories, and the kernel and target to open at."""
-    from pallas_debug.cli.where import Place, place_at
+    from pallas_debug.cli.where import Place, local, place_at
     from pallas_debug.store.files import is_file
 
     if len(where) == 1:
         place = place_at(where[0], options.kernel, options.target)
         return [place.root], place
-    for path in where:
+    roots = [local(place) for place in where]
+    for path in roots:
         if is_file(path):
             raise UsageError(f"browse takes two directories, and {path} is a file")
-    return list(where), Place(root=where[0], kernel=options.kernel, target=options.target)
+    return roots, Place(root=roots[0], kernel=options.kernel, target=options.target)

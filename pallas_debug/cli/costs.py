@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -96,11 +95,6 @@ class Costed:
             name, target = one_line(self.kernel.name), one_line(self.target)
             raise CannotRunError(f"the bundles of {name} for {target} cannot be read; see above")
         return profile
-
-
-def own_file(item: Costed, costs: Sequence[LineCost]) -> str:
-    """The kernel's file as the schedule names it, or that of the most expensive line."""
-    return item.kernel.own_file or costs[0].source.file
 
 
 def costed(place: Place) -> list[Costed]:

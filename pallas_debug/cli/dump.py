@@ -40,15 +40,12 @@ def run(options: DumpOptions) -> int:
     background; put options of `dump` before WHAT. A function is not run, but traced with abstract
     arguments. A bundled kernel has default arguments.
     """
-    function = None if options.module else programs.named_function(options.what)
-    if function is not None:
-        programs.refuse_words(options.what, options.rest)
+    function = programs.function_of(options)
     with programs.pretending(options):
-        if function is not None:
-            done = _Dumped(_of_function(*function, options))
-        else:
-            programs.refuse_arguments(options)
+        if function is None:
             done = _of_program(options)
+        else:
+            done = _Dumped(_of_function(*function, options))
     if options.as_json:
         dumps = [{**vars(d), "folder": _folder(d, options)} for d in done.dumps]
         output.print_json("dump", {"dumps": dumps, "findings": done.findings})
@@ -132,7 +129,6 @@ class _Dumped:
 def _of_program(options: DumpOptions) -> _Dumped:
     """Run a program, and dump its kernels."""
     what = options.what
-    programs.check_exists(what, module=options.module)
     from pallas_debug._api.debug import Prints
     from pallas_debug.compiler import stages, switches, targets
     from pallas_debug.session import Options, Session, only_defines

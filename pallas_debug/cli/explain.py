@@ -260,45 +260,42 @@ def _of_dumps(place: str) -> _Answer:
     """Explain every failed compilation, grouping the targets with the same failure."""
     from pallas_debug import explain
 
-    parts, data, known = [], [], True
-    follow = None
-    problems: list[str | None] = []
     named = where.place_at(place)
-    directory, kernels = Path(place), named.kernels()
+    directory, kernels = one_line(place), named.kernels()
     if not kernels:
         return _Answer(where.no_kernels(named.root), is_known=False)
+    targets: dict[tuple[str, str], list[str]] = {}
+    data, follow = list[dict[str, Any]](), None
     for stored in kernels:
-        by_text: dict[str, list[str]] = {}
         for compilation in named.compilations(stored):
             failure = compilation.compilation.failure if compilation.compilation else None
             if failure is None:
                 continue
             explanation = explain.of_failure(failure, stored.kernel)
-            known = known and explanation is not None
             text = explanation.text() if explanation else _unknown(failure.message)
-            by_text.setdefault(text, []).append(compilation.target)
+            targets.setdefault((one_line(stored.name), text), []).append(compilation.target)
             kernel = stored.kernel.name if stored.kernel else None
             more = {"folder": stored.name, "target": compilation.target, "kernel": kernel}
             data.append(_error(explanation, text=failure.message, **more))
             follow = follow or _look_at(named, stored, compilation)
-        problems += [stored.problem, *(c.problem for c in stored.compilations)]
-        name = one_line(stored.name)
-        parts += [f"{name} {', '.join(t)}\n{text}" for text, t in by_text.items()]
-    unread = [problem for problem in problems if problem]
+    every = [c for stored in kernels for c in stored.compilations]
+    problems = [*(stored.problem for stored in kernels), *(c.problem for c in every)]
+    unread = list(filter(None, problems))
     for problem in unread:
         output.message(problem)
-    if not parts and unread:
+    if data:
+        parts = [f"{name} {', '.join(of)}\n{text}" for (name, text), of in targets.items()]
+        known = all(error["explanation"] is not None for error in data)
+        return _Answer("\n\n".join(parts), data, is_known=known, next=follow)
+    if unread:
         raise DumpFormatError(
-            f"{one_line(directory)}: no failure was found, and {plural(len(unread), 'manifest')} "
-            "cannot be read"
+            f"{directory}: no failure was found, and {plural(len(unread), 'manifest')} cannot be "
+            "read"
         )
-    if not parts and not any(stored.compilations for stored in kernels):
-        why = "no kernel is compiled for any target"
-        return _Answer(f"{one_line(directory)}: {why}", is_known=False)
-    if not parts:
-        follow = followup.command("report", named.root)
-        return _Answer(f"{one_line(directory)}: every kernel compiled", next=follow)
-    return _Answer("\n\n".join(parts), data, is_known=known, next=follow)
+    if not every:
+        return _Answer(f"{directory}: no kernel is compiled for any target", is_known=False)
+    follow = followup.command("report", named.root)
+    return _Answer(f"{directory}: every kernel compiled", next=follow)
 
 
 def _look_at(place: where.Place, stored: StoredKernel, compilation: StoredCompilation) -> str:

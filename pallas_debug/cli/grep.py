@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
     from pallas_debug.store import StoredText
 
 
-_First: TypeAlias = "tuple[StoredText, int] | None"
-"""The first text in which something was found, and the line; None if nothing was."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class GrepOptions:
     pattern: str = shared.argument()
-    where: Path = shared.argument(type=shared.PLACE, default=defaults.DIRECTORY)
+    where: str | Path = shared.argument(type=shared.PLACE, default=defaults.DIRECTORY)
     ignore_case: bool = shared.option("-i", "--ignore-case", help="Ignore upper and lower case.")
     fixed: bool = shared.option("-F", "--fixed", help="PATTERN is plain text.")
     kernel: str | None = shared.option("-k", "--kernel", help="Only this kernel.")
@@ -113,15 +109,15 @@ def _check_names(
 
 def _hits(
     texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool
-) -> _First:
-    """Print the lines that match, and return the first."""
+) -> tuple[StoredText, int] | None:
+    """Print the lines that match, and return the first: its text and number."""
     rows: list[dict[str, Any]] = []
-    first: _First = None
+    first: tuple[StoredText, int] | None = None
     for text, hit in _found(texts, query, problems):
         first = first or (text, hit.line)
         if as_json:
             place = {"line": hit.line, "column": hit.column, "text": hit.text, "cut": hit.cut}
-            rows.append(_place(text) | place)
+            rows.append(text.as_json() | {"path": str(text.path)} | place)
         else:
             _print(hit)
     if as_json:
@@ -152,7 +148,3 @@ def _print(hit: Hit) -> None:
     path = output.styled("place", output.visible(str(hit.path)))
     found = output.styled("found", match)
     click.echo(f"{path}:{output.styled('ok', str(hit.line))}:{more}{before}{found}{after}{more}")
-
-
-def _place(text: StoredText) -> dict[str, Any]:
-    return text.as_json() | {"path": str(text.path)}

@@ -6,6 +6,7 @@ it is reported as an internal error, with a traceback only if `PALLAS_TRACEBACK`
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -24,9 +25,6 @@ TRACEBACK = tracebacks.KEEP
 
 _KEEP_RESULTS = ("dump", "sweep")
 """Commands that leave finished compilations behind."""
-
-_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Raised by click (8.2 or later) if no command is given; its message is the help text."""
 
 _TERMINATION_GRACE = 5.0
 """Seconds after SIGTERM until the process ends wherever it is, as while XLA runs a program."""
@@ -105,14 +103,11 @@ def _reader_went_away() -> Exit:
 
 def _show(error: click.ClickException) -> None:
     """Print the error as `error.show` does, but with unsafe characters escaped."""
-    if isinstance(error, _NO_ARGUMENTS):
-        click.echo(error.format_message(), err=True)
-        return
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         del error.possibilities[1:]  # the closest comes first; click sorts several by name
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        click.echo(output.visible(error.ctx.get_usage()), err=True)
-    click.echo(output.visible(f"Error: {error.format_message()}"), err=True)
+    shown = io.StringIO()
+    error.show(shown)
+    click.echo(output.visible(shown.getvalue()), nl=False, err=True)
 
 
 def _unexpected(error: Exception) -> str:

@@ -87,32 +87,18 @@ def _all(context: click.Context, parameter: click.Parameter, value: bool) -> Non
 
 
 class _Place(click.Path):
-    """A dump directory: a local path, or a URL such as `s3://bucket/dumps`.
-
-    To read one at a URL, the path is that of a local copy; to write one, the URL itself.
-    """
-
-    def __init__(self, *, is_written: bool = False) -> None:
-        super().__init__(path_type=Path)
-        self._is_written = is_written
+    """A dump directory: a local path, or a URL such as `s3://bucket/dumps`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not os.fsdecode(value):  # of an unset shell variable; Path("") is the current directory
             self.fail("the path is empty.", param, ctx)
         from pallas_debug.store.layout import is_url
 
-        if not is_url(value):
-            return super().convert(value, param, ctx)
-        if self._is_written:
-            return value
-        from pallas_debug.store.remote import fetch
-
-        return fetch(value)
+        return value if is_url(value) else super().convert(value, param, ctx)
 
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-PLACE = _Place()
-WRITTEN = _Place(is_written=True)
+PLACE = _Place(path_type=Path)
 
 
 class _Seconds(click.FloatRange):
@@ -163,7 +149,7 @@ def timeout() -> Any:
 class StoredOptions:
     """Options for a kernel in a dump directory: a place, or a kernel's name in `dumps`."""
 
-    where: Path = argument(type=PLACE, default=defaults.DIRECTORY)
+    where: str | Path = argument(type=PLACE, default=defaults.DIRECTORY)
     kernel: str | None = option("-k", "--kernel", help="The kernel, if there are several.")
     target: str | None = option("-t", "--target", help="The target, if there are several.")
 
@@ -257,7 +243,7 @@ class KeepOptions(CompileOptions):
     directory: str | Path = option(
         "-o",
         "--to",
-        type=WRITTEN,
+        type=PLACE,
         default=Path(defaults.DIRECTORY),
         show_default=True,
         help="The dump directory; created if it does not exist.",

@@ -23,7 +23,7 @@ from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, mea
 from pallas_debug.guards import refused_call
 
 if TYPE_CHECKING:
-    from pallas_debug.cli.options import FunctionOptions, ProgramOptions
+    from pallas_debug.cli.options import CallOptions, FunctionOptions, ProgramOptions
 
 _FUNCTION = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 
@@ -34,6 +34,21 @@ def named_function(what: str) -> tuple[str, str] | None:
     if found is None or Path(what).exists():
         return None
     return found["module"], found["function"]
+
+
+def function_of(options: CallOptions) -> tuple[str, str] | None:
+    """Return the module and the name of the function that is named; None for a script or module.
+
+    Raises:
+      UsageError: words follow a function, or a script is missing or given a function's arguments.
+    """
+    named = None if options.module else named_function(options.what)
+    if named is None:
+        refuse_arguments(options)
+        _check_exists(options.what, module=options.module)
+    else:
+        _refuse_words(options.what, options.rest)
+    return named
 
 
 def refuse_arguments(options: FunctionOptions) -> None:
@@ -50,7 +65,7 @@ def not_a_function(option: str, what: str) -> UsageError:
     )
 
 
-def refuse_words(what: str, words: Sequence[str]) -> None:
+def _refuse_words(what: str, words: Sequence[str]) -> None:
     """Reject words after a function, such as its arguments without `--arg`."""
     if words:
         # What follows an option may be its value.
@@ -190,13 +205,8 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
         raise UsageError(f"--inputs takes a function as package.module:function, not {what!r}")
     function = imported(*named)
     check_call(f"--inputs {what}", function, [], {})
-    try:
+    with running(f"--inputs {what}"):
         return inputs.from_function(function, f"--inputs {what}")
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        print_their_traceback(error)
-        raise ProgramFailed(f"--inputs {what} raised {type(error).__name__}: {error}") from error
 
 
 def _bundled_arguments(
@@ -279,7 +289,7 @@ def _noting_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(what: str) -> Iterator[None]:
+def running(what: str, when: str = "") -> Iterator[None]:
     """Context in which a program runs: its own exception is printed, and raised as its failure."""
     try:
         yield
@@ -289,7 +299,7 @@ def running(what: str) -> Iterator[None]:
         if tracebacks.is_our_mistake(error) and not _is_by_jax(error):
             raise
         print_their_traceback(error)
-        message = f"{what} raised {type(error).__name__}: {error}".partition("\n")[0]
+        message = f"{what} raised {type(error).__name__}{when}: {error}".partition("\n")[0]
         raise ProgramFailed(_explained(message, error)) from error
 
 
@@ -303,7 +313,7 @@ def _explained(message: str, error: Exception) -> str:
     return f"{message.removesuffix('.')}; {known.title}: {known.cause}; {known.advice}"
 
 
-def check_exists(what: str, *, module: bool) -> None:
+def _check_exists(what: str, *, module: bool) -> None:
     """Check that a script or module exists."""
     if module:
         _check_module(what)
@@ -330,14 +340,8 @@ def _check_module(what: str) -> None:
 
 def imported(module: str, name: str) -> Callable[..., Any]:
     """Import a function for a command, with the traceback of a module that fails."""
-    try:
+    with running(module, " when it was imported"):
         return import_function(module, name)
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        print_their_traceback(error)
-        message = f"{module} raised {type(error).__name__} when it was imported: {error}"
-        raise ProgramFailed(_explained(message, error)) from error
 
 
 def print_their_traceback(error: BaseException) -> None:

@@ -17,7 +17,9 @@ from pallas_debug.render import one_line, plural
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    where: tuple[Path, ...] = shared.argument(metavar="[[OLD] WHERE]", type=shared.PLACE, nargs=-1)
+    where: tuple[str | Path, ...] = shared.argument(
+        metavar="[[OLD] WHERE]", type=shared.PLACE, nargs=-1
+    )
     to: Path = shared.option(
         "-o",
         "--to",

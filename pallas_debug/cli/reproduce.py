@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,8 +60,7 @@ def run(options: ReproduceOptions) -> int:
         text, found = _of_dump(options)
     else:
         require_jax("`reproduce` of a function")
-        with _of_function(*function, options) as made:
-            text, found = made
+        text, found = _of_function(*function, options)
     if found.program is None:
         output.message(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
     if options.to is None:
@@ -94,10 +91,7 @@ def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
     return script.script_of(found), found
 
 
-@contextlib.contextmanager
-def _of_function(
-    module: str, name: str, options: ReproduceOptions
-) -> Iterator[tuple[str, Recorded]]:
+def _of_function(module: str, name: str, options: ReproduceOptions) -> tuple[str, Recorded]:
     from pallas_debug.reproduce import recorded, script, shrink
 
     with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
@@ -113,7 +107,7 @@ def _of_function(
                 captured, found.target, seconds=options.timeout, report=output.message
             )
             program, note = smallest.program, smallest.note
-        yield script.script_of(found, program=program, note=note), found
+        return script.script_of(found, program=program, note=note), found
 
 
 def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> Dumped:

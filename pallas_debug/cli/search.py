@@ -23,14 +23,13 @@ def run(options: VerifyOptions) -> Exit:
     from pallas_debug._api.search import INTERRUPTED, search
     from pallas_debug.cli import verify
 
-    named = None if options.module else programs.named_function(options.what)
+    named = programs.function_of(options)
     if named is None:
         raise programs.not_a_function("--search", options.what)
     if options.as_json:
         raise UsageError("--search prints no JSON")
     if options.inputs or options.spec:
         raise UsageError("--search draws the arguments: describe them with --arg and --let")
-    programs.refuse_words(options.what, options.rest)
     function = programs.imported(*named)
     known: list[SearchResult] = []
     correct = None if options.reference is None else verify.reference(options.reference)

@@ -84,7 +84,7 @@ class Annotated:
     """What comes from each line of a kernel for a target, or what each line costs.
 
     Attributes:
-      own: the kernel's file.
+      own: the kernel's file, whose text is in the dump.
       title, head: lines above it: what it is, and the names of the columns.
       cells: text beside each line.
       hottest: the line with most.
@@ -94,7 +94,7 @@ class Annotated:
 
     kernel: StoredKernel
     target: str | None
-    own: str | None
+    own: str
     title: str
     cells: Mapping[Place, str]
     hottest: Place
@@ -112,9 +112,9 @@ def _operations(kernel: StoredKernel, target: str | None, options: SourceOptions
     counts = _counts(text.module())
     if not counts:
         raise UsageError(f"{text.label} names no Python line: it was dumped without locations")
-    own, source = _own_file(kernel, counts), _source(kernel)
     totals = {place: sum(names.values()) for place, names in sorted(counts.items())}
     hottest = max(totals, key=lambda place: totals[place])
+    own, source = kernel.own_file or hottest[0], _source(kernel)
     lines = [
         {
             "file": file,
@@ -139,8 +139,8 @@ def _operations(kernel: StoredKernel, target: str | None, options: SourceOptions
 def _costs(item: costs.Costed) -> Annotated:
     """Attribute the cycles of the final schedule to lines."""
     lines = costs.lines_of(item)
-    own = costs.own_file(item, lines)
     hottest = max(lines, key=lambda cost: cost.own_share)
+    own = item.kernel.own_file or hottest.source.file
     return Annotated(
         kernel=item.kernel,
         target=item.target,
@@ -169,10 +169,10 @@ def _print(found: Sequence[Annotated], *, whole: bool) -> None:
     blank = " " * max(map(len, one.cells.values()))
     numbers = [n for file, n in one.cells if file == own and 0 < n <= len(source)]
     if numbers:
-        output.echo(own or "")
+        output.echo(own)
         first, last = (1, len(source)) if whole else (min(numbers), max(numbers))
         for number in range(first, last + 1):
-            cells = one.cells.get((own or "", number), blank)
+            cells = one.cells.get((own, number), blank)
             output.echo(f"{cells} {number:5} {source[number - 1]}".rstrip())
     others = [place for place in one.cells if place[0] != own or place[1] not in numbers]
     if others:
@@ -208,11 +208,3 @@ def _counts(module: Module) -> dict[Place, Counter[str]]:
 def _source(kernel: StoredKernel) -> list[str]:
     file = kernel.stage_file("source")
     return file.text().split("\n") if is_there(file.path) else []
-
-
-def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:
-    """Return the kernel's own file, whose text is in the dump."""
-    if kernel.own_file is not None:
-        return kernel.own_file
-    files = Counter(file for file, _ in counts)
-    return files.most_common(1)[0][0] if files else None

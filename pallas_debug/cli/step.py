@@ -93,10 +93,8 @@ def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
     from pallas_debug import stepper
 
     what = options.what
-    named = None if options.module else programs.named_function(what)
+    named = programs.function_of(options)
     if named is None:
-        programs.refuse_arguments(options)
-        programs.check_exists(what, module=options.module)
 
         def execute() -> None:
             error = programs.execute(what, options.rest, module=options.module)
@@ -106,6 +104,5 @@ def _called(options: StepOptions) -> tuple[Callable[[], Any], tuple[str, ...]]:
                 raise error
 
         return execute, ()
-    programs.refuse_words(what, options.rest)
     function, args, kwargs = programs.function_call(named, options, values=True)
     return stepper.call_of(function, args, kwargs)

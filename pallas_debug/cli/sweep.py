@@ -148,18 +148,13 @@ def _print(found: SweepResult, options: SweepOptions) -> None:
         output.message(problem)
     for target in found.targets:
         output.message(_best(found, target))
-    if found.unfinished:
+    rest = len(found.unfinished) + len({result.label for result in found.undecided})
+    if rest:
+        of = len(found.unfinished) + len({result.label for result in found.results})
         stopped = "stopped: " if found.is_stopped else ""
         output.message(
-            f"{stopped}{len(found.unfinished)} of {_count(found)} settings have no result; run the "
-            "same command again to continue"
-        )
-        return
-    again = found.undecided
-    if again:
-        output.message(
-            f"{len({r.label for r in again})} of {_count(found)} settings failed for reasons that "
-            "may have nothing to do with them; run the same command to try them again"
+            f"{stopped}{rest} of {of} settings have no result, or failed for reasons that may have "
+            "nothing to do with them; run the same command again to try them"
         )
     output.follow(_next(found, options.directory))
 
@@ -174,11 +169,6 @@ def _next(found: SweepResult, root: str | Path) -> str | None:
         words = ["stats", best] if worst == best else ["diff", "--stats", worst, best]
         return followup.command(*words, "-t", target)
     return None
-
-
-def _count(found: SweepResult) -> int:
-    tried = {result.label for result in found.results}
-    return len(tried) + len(found.unfinished)
 
 
 def _best(found: SweepResult, target: str) -> str:

@@ -71,7 +71,7 @@ class VerifyOptions(shared.ProgramOptions):
     to: str | Path = shared.option(
         "-o",
         "--to",
-        type=shared.WRITTEN,
+        type=shared.PLACE,
         default=Path(defaults.DIRECTORY),
         help="Keep the compilations and findings in this directory, for `report` and `browse`.",
         hidden=True,
@@ -221,21 +221,17 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
     }
     if options.engines:
         wanted["engines"] = ",".join(options.engines)
-    is_compared = options.reference is not None or options.grad
-    if not is_compared and (options.rtol, options.atol) != (None, None):
-        raise UsageError("--rtol and --atol apply to the comparison with a --reference: pass one")
-    named = None if options.module else programs.named_function(what)
+    named = programs.function_of(options)
     if named is None:
-        programs.refuse_arguments(options)
-        for option in ("--reference",) * bool(options.reference) + ("--grad",) * options.grad:
-            raise programs.not_a_function(option, what)
-        programs.check_exists(what, module=options.module)
+        compared = ("reference", options.reference), ("rtol", options.rtol), ("atol", options.atol)
+        for option, given in (*compared, ("grad", options.grad or None)):
+            if given is not None:
+                raise programs.not_a_function(f"--{option}", what)
 
         def execute() -> BaseException | None:
             return programs.execute(what, rest, module=options.module)
 
         return verifier.of_program(execute, Request(**wanted))
-    programs.refuse_words(what, rest)
     try:
         function = programs.import_function(*named)
     except PallasDebugError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,29 +148,26 @@ def split_prefix(where: Path) -> tuple[Path, str | None]:
 
 
 def _has_kernels(folder: Path) -> bool:
-    try:
-        return any(is_there(child / KERNEL) for child in folder.iterdir())
-    except OSError:  # it cannot be listed
-        return False
+    return any(is_there(child / KERNEL) for child in _children(folder))
 
 
 def _holds_dumps(folder: Path) -> bool:
     """Return whether a folder is a dump directory or contains raw dumps directly."""
-    try:
-        children = list(folder.iterdir())
-    except OSError:
-        return True  # opening it raises an error that says why
-    return any(is_there(child / KERNEL) or child.is_file() for child in children)
+    # Opening one that cannot be listed raises an error that says why.
+    is_raw = any(child.is_file() for child in _children(folder))
+    return is_raw or _has_kernels(folder) or not os.access(folder, os.R_OK)
 
 
 def _dumps_below(folder: Path) -> list[str]:
     """The dump directories among a directory's folders."""
+    children = (child for child in _children(folder) if not is_there(child / KERNEL))
+    return [child.name for child in children if is_folder(child) and _has_kernels(child)]
+
+
+def _children(folder: Path) -> list[Path]:
+    """List a folder, in order; nothing if it cannot be listed."""
     try:
-        return [
-            child.name
-            for child in sorted(folder.iterdir())
-            if not is_there(child / KERNEL) and is_folder(child) and _has_kernels(child)
-        ]
+        return sorted(folder.iterdir())
     except OSError:
         return []
 

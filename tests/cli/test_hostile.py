@@ -145,7 +145,7 @@ def test_what_is_visible(text: str, escaped: str) -> None:
         (ValueError("a\x1b[2J" + "x" * 1000), "internal error in pallas-debug"),
         (MemoryError(), "running the command failed: the machine is out of memory. Free some"),
         (PermissionError(13, "Permission denied", "f\x1b"), "f\\x1b: Permission denied. If the"),
-        (click.UsageError("no \x1b[2J option"), "Error: no \\x1b[2J option"),
+        (click.UsageError("no \x07 option"), "Error: no \\x07 option"),
     ],
 )
 def test_every_exception_is_a_sentence(

@@ -105,7 +105,7 @@ def test_diff_of_bundles(command: Any, dumped: tuple[Path, Dump]) -> None:
     assert "bundles is not a pass with another before it: also name the stage" in alone.stderr
     first = command("diff", root, "llo:original", "-t", "v5e")
     assert (
-        "is the first LLO pass of the dump: also name the stage to compare it with" in first.stderr
+        "llo:00-original is not a pass with another before it: also name the stage" in first.stderr
     )
     other = command("diff", root, "v6e", "llo:post-ra", "-t", "v5e")
     assert other.returncode == 0

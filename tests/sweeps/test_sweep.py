@@ -328,7 +328,7 @@ def test_command(scale_file: Path, command: Any, tmp_path: Path) -> None:
         first.stderr
     )
     assert "put that under `if __name__ == '__main__':`" in first.stderr
-    assert "2 of 4 settings have no result; run the same command again" in first.stderr
+    assert "2 of 4 settings have no result, or failed for reasons" in first.stderr
     words[-3] = "mode='ok'"
     again = command(*words, "--json")
     assert again.returncode == 0, again.stderr
