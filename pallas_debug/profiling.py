@@ -22,29 +22,6 @@ from pallas_debug.store.profiles import read_gpu_stats, read_profile
 from pallas_debug.tracebacks import WithoutOurFrames
 
 
-def profile_of(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    target: str | None = defaults.TARGET,
-    kernel: str | None = None,
-    estimate: bool = True,
-    timeout: float = defaults.COMPILE_TIMEOUT,
-) -> Profile:
-    """Compile the kernel that a function calls, and return its profile; see `stats`."""
-    if len(names := targets_by_name(target, defaults.TARGET)) > 1 or names == ("all",):
-        raise UsageError(f"stats are for a single target, but {target!r} lists several")
-    found = profiles_of(
-        function, args, kwargs, target=target, kernel=kernel, estimate=estimate, timeout=timeout
-    )
-    if len(found) > 1:
-        name = getattr(function, "__qualname__", repr(function))
-        kernels = ", ".join(profile.name for profile in found)
-        raise UsageError(f"{name} calls the kernels {kernels}: select one with kernel=")
-    return found[0]
-
-
 def profiles_of(
     function: Callable[..., Any],
     args: Sequence[Any],

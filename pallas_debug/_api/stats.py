@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pallas_debug import defaults
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.sighting import with_text
 from pallas_debug.guards import check_arguments, check_function
-from pallas_debug.profiling import gpu_stats_of, profile_of
+from pallas_debug.profiling import gpu_stats_of, profiles_of
 from pallas_debug.store.profiles import is_for_gpu
 from pallas_debug.tracebacks import WithoutOurFrames
 
 if TYPE_CHECKING:
     from pallas_debug.profile.gpu import GpuStats
     from pallas_debug.profile.stats import Stats
+
+_T = TypeVar("_T")
 
 
 def stats(
@@ -62,21 +64,23 @@ def stats(
         check_function("pallas_debug.stats", function)
         own = inspect.signature(stats).parameters
         check_arguments("pallas_debug.stats", function, args, kwargs, own)
-        if is_for_gpu(",".join(targets_by_name(target, defaults.TARGET))):
-            return _for_gpu(function, args, kwargs, target=target, kernel=kernel, timeout=timeout)
-        found = profile_of(
-            function, args, kwargs, target=target, kernel=kernel, estimate=estimate, timeout=timeout
-        )
+        names = targets_by_name(target, defaults.TARGET)
+        if len(names) > 1 or names == ("all",):
+            raise UsageError(f"stats are for a single target, but {target!r} lists several")
+        how: dict[str, Any] = {"target": target, "kernel": kernel, "timeout": timeout}
+        if is_for_gpu(",".join(names)):
+            counted = gpu_stats_of(function, args, kwargs, **how)
+            return _only(function, counted, [stats.kernel for stats in counted])
+        found = profiles_of(function, args, kwargs, estimate=estimate, **how)
+        profile = _only(function, found, [profile.name for profile in found])
         # The folder is gone, and with it the source; a notebook shows the lines.
-        counted = replace(found, assume=assume or {}).stats
-        costs = (replace(c, source=with_text(c.source) or c.source) for c in counted.lines)
-        return replace(counted, lines=tuple(costs))
+        made = replace(profile, assume=assume or {}).stats
+        costs = (replace(c, source=with_text(c.source) or c.source) for c in made.lines)
+        return replace(made, lines=tuple(costs))
 
 
-def _for_gpu(function: Callable[..., Any], *args: Any, **options: Any) -> GpuStats:
-    found = gpu_stats_of(function, *args, **options)
+def _only(function: Callable[..., Any], found: Sequence[_T], kernels: Sequence[str]) -> _T:
     if len(found) > 1:
         name = getattr(function, "__qualname__", repr(function))
-        kernels = ", ".join(stats.kernel for stats in found)
-        raise UsageError(f"{name} calls the kernels {kernels}: select one with kernel=")
+        raise UsageError(f"{name} calls the kernels {', '.join(kernels)}: select one with kernel=")
     return found[0]

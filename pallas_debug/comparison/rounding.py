@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pallas_debug.bridge import chip, platform
@@ -61,13 +62,17 @@ def compare(
     }
     if results.findings or not sites or platform.has_accelerator():  # which has rounded itself
         return results
-    comparison = _Comparison(compared, expected, pace)
+    rounded, function, other = bfloat16_products.rounded, compared.function, compared.other
+    differing = partial(_differing, compared, leaves(expected, compared.reference), pace)
     try:
-        differing = comparison.differing()
-        if not differing or comparison.reference_differs():
+        if not (found := differing(rounded(function))):
             return results
-        if comparison.differing(list(sites)):
-            return results  # without rounding too, as if copies race
+        try:
+            of_reference = differing(rounded(other, everywhere=True))
+        except Exception:  # noqa: BLE001 - one that computes with numpy cannot be traced
+            of_reference = differing(bfloat16_products.of_rounded_arguments(other))
+        if of_reference or differing(rounded(function, exact=list(sites))):
+            return results  # as ill-conditioned as it is; or as if copies race
     except Exception as error:  # noqa: BLE001 - what a kernel raises is of any class
         if pace is not None and not pace.left:
             left_out = f"{PRODUCTS}: the budget of {pace.budget:g} s ended"
@@ -75,7 +80,7 @@ def compare(
             left_out = f"{NOT_ROUNDED}: {raised.in_a_line(error)}"
         return replace(results, left_out=left_out)
     exact = leaves(result, compared.name)
-    findings = [_finding(compared, pair, exact[i], list(sites)) for i, pair in differing]
+    findings = [_finding(compared, pair, exact[i], list(sites)) for i, pair in found]
     digests = (next(iter(sites.values())),) * len(findings)
     return replace(results, findings=tuple(findings), kernels=digests)
 
@@ -91,35 +96,21 @@ def _tolerance(compared: ComparedCall, actual: Leaf, expected: Leaf) -> Toleranc
     return Tolerance(rtol=rtol, atol=max(asked.atol, least))
 
 
-class _Comparison:
-    def __init__(self, compared: ComparedCall, expected: Any, pace: Pace | None) -> None:
-        self._compared = compared
-        self._pace = pace
-        self._expected = leaves(expected, compared.reference)
-
-    def differing(self, exact: Sequence[ProductSite] = ()) -> list[tuple[int, Differences]]:
-        """Outputs that differ, by number, if all products except these are rounded."""
-        return self._pairs(bfloat16_products.rounded(self._compared.function, exact=exact))
-
-    def reference_differs(self) -> bool:
-        """Return whether rounding the reference's own products changes its results as much."""
-        function = self._compared.other
-        try:
-            return bool(self._pairs(bfloat16_products.rounded(function, everywhere=True)))
-        except Exception:  # noqa: BLE001 - one that computes with numpy cannot be traced
-            return bool(self._pairs(bfloat16_products.of_rounded_arguments(function)))
-
-    def _pairs(self, function: Callable[..., Any]) -> list[tuple[int, Differences]]:
-        compared = self._compared
-        host = MachineHost(Unobserved(), pace=self._pace)
-        with chip.answering(compared.target), hosted.hosting(host), hook.unannounced():
-            result = reference.result(function, compared.args, compared.kwargs)
-        found = leaves(result, compared.name)
-        pairs = [
-            Differences(a, b, _tolerance(compared, a, b))
-            for a, b in zip(found, self._expected, strict=True)
-        ]
-        return [(i, pair) for i, pair in enumerate(pairs) if pair.count]
+def _differing(
+    compared: ComparedCall,
+    expected: Sequence[Leaf],
+    pace: Pace | None,
+    function: Callable[..., Any],
+) -> list[tuple[int, Differences]]:
+    """Outputs of a function with rounded products that differ, by number."""
+    host = MachineHost(Unobserved(), pace=pace)
+    with chip.answering(compared.target), hosted.hosting(host), hook.unannounced():
+        result = reference.result(function, compared.args, compared.kwargs)
+    pairs = [
+        Differences(a, b, _tolerance(compared, a, b))
+        for a, b in zip(leaves(result, compared.name), expected, strict=True)
+    ]
+    return [(i, pair) for i, pair in enumerate(pairs) if pair.count]
 
 
 def _finding(
