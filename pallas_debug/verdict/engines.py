@@ -236,9 +236,8 @@ def compilation(session: Session, kernel: Kernel, target: str) -> Seen:
     if key in queue.made:
         return compiled(kernel, queue.made[key])
     if (why := queue.why_elsewhere(*key)) is not None:
-        return Seen(outcomes=(outcome_of(kernel, "compile", "unsupported", why, target),))
-    reason = queue.not_compiled(kernel, target)
-    return Seen(outcomes=(outcome_of(kernel, "compile", "unjudged", reason, target),))
+        return each([kernel], "compile", "unsupported", why, target)
+    return each([kernel], "compile", "unjudged", queue.not_compiled(kernel, target), target)
 
 
 def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> list[Target]:

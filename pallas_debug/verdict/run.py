@@ -390,18 +390,14 @@ class Verifier(Subscriber):
             raise UsageError(why)
 
     def kernel_captured(self, kernel: Kernel) -> None:
-        captured = self._captured(kernel)
-        if captured is not None and "static" in self._asked:
+        """Analyse a kernel of a program, unless the engines for TPUs do not apply to it."""
+        captures = (c for c in self.session.captures if c.kernel.digest == kernel.digest)
+        captured = next(captures, None)
+        if captured is None or "static" not in self._asked:
+            return
+        if self._request.why_not(captured, self._targets()) is None:
             targets = ask.traced_for(self.session, kernel, self._targets())
             self.add(ask.guarded("static", [kernel], ask.static, captured, targets))
-
-    def _captured(self, kernel: Kernel) -> Capture | None:
-        """The kernel's capture, unless the engines for TPUs do not apply to it."""
-        found = {captured.kernel.digest: captured for captured in self.session.captures}
-        captured = found.get(kernel.digest)
-        if captured is None or self._request.why_not(captured, self._targets()):
-            return None
-        return captured
 
     def _ask(self, call: Call, expected: compared.Expected | None) -> None:
         """Run the engines on a function."""

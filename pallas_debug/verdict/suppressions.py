@@ -15,8 +15,10 @@ from __future__ import annotations
 import fnmatch
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Annotated
+
+import msgspec
 
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.faults import named
@@ -26,19 +28,18 @@ from pallas_debug.verdict.table import DIGITS
 
 FILE = "pallas-debug.toml"
 
-_KEYS = ("kind", "kernel", "line", "operand", "reason")
+_Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Suppression:
+class Suppression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A suppression rule.
 
     `kernel` may contain `*`, and the digits that the table adds to a name that several kernels
     share; `line` is `file.py:12` or `file.py`.
     """
 
-    kind: str
-    reason: str
+    kind: _Text
+    reason: _Text
     kernel: str | None = None
     line: str | None = None
     operand: str | None = None
@@ -54,7 +55,7 @@ class Suppression:
         )
 
     def __str__(self) -> str:
-        given = [(key, getattr(self, key)) for key in _KEYS[:-1]]
+        given = [(key, getattr(self, key)) for key in ("kind", "kernel", "line", "operand")]
         return ", ".join(f"{key} {value}" for key, value in given if value is not None)
 
 
@@ -79,23 +80,13 @@ def read(path: Path) -> tuple[Suppression, ...]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
-    entries = found.get("suppress", [])
-    if not isinstance(entries, list):
-        raise UsageError(f"{path}: `suppress` is a list of tables: write [[suppress]]")
-    return tuple(_suppression(path, i, entry) for i, entry in enumerate(entries, 1))
-
-
-def _suppression(path: Path, number: int, entry: object) -> Suppression:
-    given = entry if isinstance(entry, dict) else {}
-    wrong = [key for key, value in given.items() if key not in _KEYS or not isinstance(value, str)]
-    missing = [key for key in ("kind", "reason") if not str(given.get(key, "")).strip()]
-    if wrong or missing:
-        what = f"wrong {', '.join(wrong)}" if wrong else f"no {' and no '.join(missing)}"
+    try:
+        return msgspec.convert(found.get("suppress", []), tuple[Suppression, ...])
+    except msgspec.ValidationError as error:
         raise UsageError(
-            f"{path}, [[suppress]] number {number}: {what}; a suppression has a kind and a reason, "
-            f"and may have {', '.join(_KEYS[1:-1])}, all of them text"
-        )
-    return Suppression(**given)
+            f"{path}: {error}, counted from 0; a [[suppress]] has a kind and a reason, and may "
+            "have a kernel, a line and an operand, all of them text"
+        ) from error
 
 
 def apply(

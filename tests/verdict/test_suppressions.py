@@ -78,15 +78,15 @@ def test_one_that_fits_nothing_is_said() -> None:
     "text, message",
     [
         ("kind = ", "is not valid TOML"),
-        ('suppress = "all"', "`suppress` is a list of tables: write [[suppress]]"),
-        ("suppress = [1]", "number 1: no kind and no reason; a suppression has a kind"),
+        ('suppress = "all"', "Expected `array`, got `str`"),
+        ("suppress = [1]", "Expected `object`, got `int` - at `$[0]`, counted from 0; a [[supp"),
         (
             "[[suppress]]\nkind = 'A'\nreson = 'b'",
-            "wrong reson; a suppression has a kind and a reason, and may",
+            "unknown field `reson` - at `$[0]`, counted from 0; a [[suppress]] has a kind and",
         ),
-        ("[[suppress]]\nkind = 'A'\nreason = 3", "number 1: wrong reason; "),
-        ("[[suppress]]\nkind = 'A'\nreason = ' '", "number 1: no reason; "),
-        ("[[suppress]]\nkernel = 'a'", "number 1: no kind and no reason; "),
+        ("[[suppress]]\nkind = 'A'\nreason = 3", "Expected `str`, got `int` - at `$[0].reason`"),
+        ("[[suppress]]\nkind = 'A'\nreason = ' '", "- at `$[0].reason`, counted from 0; a"),
+        ("[[suppress]]\nkernel = 'a'", "missing required field `kind` - at `$[0]`"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: str) -> None:
