@@ -26,8 +26,6 @@ _HLO = re.compile(r"(?P<stamp>\d{6,})-.+-hlo\.txt")
 _SPARSE = re.compile(r"(?!sc-).+_(?P<stamp>\d{13,})_bundles\.txt")
 """Bundles of a SparseCore; those that start with `sc-` set it up."""
 
-_SECTION = re.compile(r"^HLO: ", re.MULTILINE)
-
 _PROGRAM = "TLP"
 """Operation under which libtpu writes files about the whole program."""
 
@@ -37,13 +35,12 @@ _OF_KERNEL: Mapping[str, str] = {
     "pre-delay_hlo-static-per-bundle-utilization": layout.DELAYS,
     "schedule-analysis_final_bundles": layout.ANALYSIS,
     "critical-path": layout.CRITICAL_PATH,
-    "static_gap_analysis_final_bundles": layout.GAPS,
     "register-pressure": layout.REGISTERS,
 }
 """File of the dump for each label of the kernel's operation."""
 
 _ESTIMATE = "_static_llo_profile.textproto"
-_PROFILE, _VMEM = "hlo-static-bundle-profile", "vmem_report"
+_VMEM = "vmem_report"
 
 Files = dict[str, bytes | Path]
 
@@ -76,7 +73,9 @@ def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files
     kept: Files = {}
     if stages.bundles:
         kept |= {_OF_KERNEL[file.label]: file.path for file in own if file.label in _OF_KERNEL}
-        kept |= _of_program(found, operation)
+        for file in found:
+            if (file.operation, file.label) == (_PROGRAM, _VMEM):
+                kept[layout.VMEM] = file.path
         if hlo is not None:
             kept[layout.HLO] = hlo
         sparse = (p for p in paths if _stamp(_SPARSE, p) >= since // 1000)
@@ -121,29 +120,6 @@ def _is_complete(folder: Path, since: int) -> bool:
         if file.stamp >= since:
             numbers.setdefault((file.stamp, file.operation), set()).add(file.number)
     return all(max(found) < len(found) for found in numbers.values())
-
-
-def _of_program(found: list[DumpedFile], operation: str | None) -> Files:
-    kept: Files = {}
-    for file in found:
-        if file.operation != _PROGRAM:
-            continue
-        if file.label == _VMEM:
-            kept[layout.VMEM] = file.path
-        elif file.label == _PROFILE and operation is not None:
-            section = _section(file.path.read_text(errors="replace"), operation)
-            if section:
-                kept[layout.PROFILE] = section.encode(errors="replace")
-    return kept
-
-
-def _section(profile: str, operation: str) -> str:
-    """Return the part of a profile of the whole program that is about one operation."""
-    starts = [match.start() for match in _SECTION.finditer(profile)]
-    ends = [*starts[1:], len(profile)]
-    parts = (profile[start:end] for start, end in zip(starts, ends, strict=True))
-    head = re.compile(rf"HLO: %?{re.escape(operation)} = ")
-    return "".join(part for part in parts if head.match(part))
 
 
 def _operation(found: list[DumpedFile], hlo: str | None) -> str | None:

@@ -36,16 +36,13 @@ BUNDLE_PASSES = (
     "pre-delay_hlo-static-per-bundle-utilization",
     "schedule-analysis_final_bundles",
     "critical-path",
-    "static_gap_analysis_final_bundles",
-    "hlo-static-bundle-profile",
     "register-pressure",
     "vmem_report",
 )
 """libtpu's labels of the texts that make up a schedule.
 
 The labels are matched in full, because `DGO-post-critical-path-scheduler` alone is as long as the
-bundles. libtpu writes a gap analysis only with `--xla_jf_dump_llo_static_gaps=true`, which is left
-to users: it takes a tenth of the time, and was empty for all kernels that we tried.
+bundles.
 """
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.*-]+")

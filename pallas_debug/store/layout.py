@@ -49,23 +49,20 @@ those of LLO, and for the schedule."""
 BUNDLES, UTILIZATION = f"{SCHEDULE}/bundles.txt", f"{SCHEDULE}/utilization.txt"
 DELAYS = f"{SCHEDULE}/delays.txt"
 ANALYSIS, CRITICAL_PATH = f"{SCHEDULE}/analysis.txt", f"{SCHEDULE}/critical-path.txt"
-GAPS, PROFILE = f"{SCHEDULE}/gaps.txt", f"{SCHEDULE}/profile.txt"
 REGISTERS, ESTIMATE = f"{SCHEDULE}/registers.txt", f"{SCHEDULE}/estimate.txt"
 VMEM, HLO = f"{SCHEDULE}/vmem.html", f"{SCHEDULE}/hlo.txt"
 
-EXPECTED_FILES = (BUNDLES, UTILIZATION, DELAYS, ANALYSIS, CRITICAL_PATH, PROFILE, VMEM, HLO)
+EXPECTED_FILES = (BUNDLES, UTILIZATION, DELAYS, ANALYSIS, CRITICAL_PATH, VMEM, HLO)
 """Files that libtpu writes for every kernel, at the stage `bundles`: the final VLIW bundles, unit
 counts per bundle, the same per cycle before idle cycles became delays of bundles, regions and loops
-with their lengths, the longest chains of dependences, unit counts of the operation, the memory map,
-and the HLO around it."""
+with their lengths, the longest chains of dependences, the memory map, and the HLO around it."""
 
 SPARSECORE = f"{SCHEDULE}/sparsecore.txt"
 """Bundles of a kernel on the SparseCore, in another assembly language, and with no tables."""
 
-SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, GAPS, ESTIMATE, SPARSECORE)
+SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, ESTIMATE, SPARSECORE)
 """The expected files, and files that libtpu writes for some kernels: live ranges if registers are
-short, idle gaps if the user sets the flag, the cycle estimate, which is a separate stage, and the
-SparseCore's files."""
+short, the cycle estimate, which is a separate stage, and the SparseCore's files."""
 
 RUNS = "runs"
 """Folder for records of the kernels that tests and scripts used."""

@@ -43,7 +43,6 @@ def test_ls_lists_them_after_the_passes(command: Any, dumped: tuple[Path, Dump])
         ("bundles", "= control target key start"),
         ("utilization", "MXU"),
         ("critical-path", "New basic block"),
-        ("profile", "VECTOR_ALU: "),
         ("vmem", "<html"),
         ("hlo", 'custom_call_target="tpu_custom_call"'),
         ("llo:post-ra", "$region0: #{"),
@@ -71,7 +70,6 @@ def test_an_llo_pass_is_found_by_number_and_part(command: Any, dumped: tuple[Pat
         ("llo:o", " for v5e; several match: "),
         ("estimate", "estimate.txt. Dump it again with --stages estimate"),
         ("registers", "registers.txt; the compiler writes it only for some kernels"),
-        ("gaps", "gaps.txt; the compiler writes it only for some kernels"),
     ],
 )
 def test_what_there_is_not(

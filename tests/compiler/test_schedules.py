@@ -25,20 +25,10 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   ROOT %odd-72-name.1 = f32[8] custom-call(%fusion.3), custom_call_target="tpu_custom_call"
 }
 """
-PROFILE = """HLO: <no-hlo-instruction>
- - VECTOR_ALU: (0/16) - 0
-
-HLO: %odd-72-name.1 = f32[8] custom-call(%fusion.3)
- - VECTOR_ALU: (7/16) - 0.4375
-
-HLO: %odd-72-name.10 = f32[8] custom-call(%fusion.3)
- - VECTOR_ALU: (1/16) - 0.0625
-"""
 WRITTEN = {
     f"{STAMP}-TLP-00-critical-path.txt": "of the program",
     f"{STAMP}-TLP-04-final_bundles.txt": "of the program, and long: " + "x" * 900,
     f"{STAMP}-TLP-05-vmem_report.html": "<html>",
-    f"{STAMP}-TLP-06-hlo-static-bundle-profile.txt": PROFILE,
     f"{STAMP}-TLP-hlo.txt": HLO,
     f"{STAMP}-<late-finalization>-04-final_bundles.txt": "of libtpu's own",
     f"{STAMP}-fusion.3-01-final_bundles.txt": "of a fusion, and longer than the kernel",
@@ -71,8 +61,6 @@ def test_the_schedule_is_that_of_the_kernel(folder: Path) -> None:
         layout.BUNDLES: "its bundles",
         layout.UTILIZATION: "its units",
         layout.CRITICAL_PATH: "its path",
-        layout.PROFILE: "HLO: %odd-72-name.1 = f32[8] custom-call(%fusion.3)\n"
-        " - VECTOR_ALU: (7/16) - 0.4375\n\n",
         layout.VMEM: "<html>",
         layout.HLO: HLO,
     }

@@ -116,9 +116,6 @@ def test_every_target_has_a_schedule(copied: Dump, target: str) -> None:
     assert "dma.vmem_to_smem" in bundles
     assert f'"{__file__}":' in bundles  # its Python lines
     assert "MXU" in (folder / layout.UTILIZATION).read_text()
-    profile = (folder / layout.PROFILE).read_text()
-    assert profile.count("HLO: ") == 1
-    assert "VMEM_SPILL_COUNT" in profile
     assert "tpu_custom_call" in (folder / layout.HLO).read_text()
     assert {m.file for m in compilation.missing} <= {layout.ESTIMATE}
     found = read_profile(kernel, kernel.target(target))
