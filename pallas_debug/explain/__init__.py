@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 
 WHAT_TO_ATTACH = (
@@ -111,8 +111,6 @@ def entry(name: str) -> Explanation:
     Raises:
       UsageError: there is none; the message suggests similar ids.
     """
-    import difflib
-
     code, known = name.upper(), entries()
     is_code = re.fullmatch(r"E\d{4}", code) is not None
     for found in known:
@@ -121,10 +119,9 @@ def entry(name: str) -> Explanation:
     if is_code:
         codes = ", ".join(sorted(e.code for e in known if e.code))
         raise UsageError(f"unknown code {code}; the known ones are {codes}")
-    near = difflib.get_close_matches(name, [e.id for e in known], n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hint = meant(name, (e.id for e in known))
     raise UsageError(
-        f"there is no entry {name!r}; {hint}`pallas-debug explain --list` lists all of them"
+        f"there is no entry {name!r}{hint}; `pallas-debug explain --list` lists all of them"
     )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pallas_debug.explain.catalogue import JAX
+from pallas_debug.installed import numbers
 from pallas_debug.model import Kernel
 
 
@@ -30,7 +30,6 @@ class KnownIssue:
     since: str
     before: str | None = None
     matches: Callable[[Kernel, str], bool]
-    links: tuple[str, ...]
 
     def is_in(self, versions: Mapping[str, str]) -> bool:
         """Return whether the installed libtpu has it."""
@@ -38,11 +37,6 @@ class KnownIssue:
             return False
         at = numbers(versions["libtpu"])
         return at >= numbers(self.since) and (self.before is None or at < numbers(self.before))
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """Parse a version such as `0.12.0.1` into a comparable tuple."""
-    return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:4])
 
 
 _REFERENCE = re.compile(r"\b([a-z]+):Ref<")
@@ -67,24 +61,22 @@ def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
 MISPLACED = KnownIssue(
     id="dma-zeros-with-unused-operand",
     title="a copy may deliver zeros if the kernel has an operand that it never uses",
-    # Unused or not, XLA may put it elsewhere than the kernel reads it (jax#39811, jax#39838).
+    # Unused or not, XLA may put it elsewhere than the kernel reads it (jax#39744, jax#39811).
     advice="keep the operands that are copied in HBM: "
     "pltpu.with_memory_space_constraint(x, pltpu.HBM)",
     since="0.0.43",
     before="0.0.46",
     matches=_copies_beside_an_unused_input,
-    links=(JAX + "39744",),
 )
 
 KNOWN_ISSUES = (
     MISPLACED,
     KnownIssue(
-        id="boolean-column-abort",
+        id="boolean-column-abort",  # jax#37370
         title="the compiler may crash on a one-dimensional mask that becomes a column",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota",
         since="0.0.50",
         matches=_has_column_of_booleans,
-        links=(JAX + "37370",),
     ),
 )
 

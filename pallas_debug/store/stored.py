@@ -95,10 +95,10 @@ class StoredCompilation:
         """
         files.check_name(name, self.folder / COMPILATION)
         if self.target == RAW_TARGET:  # libtpu may still be writing, and keeps no records
-            return DumpFile(path=self.folder / name, root=self._root)
+            return DumpFile(path=self.folder / name, root=self.root or self.folder)
         return DumpFile(
             path=self.folder / name,
-            root=self._root,
+            root=self.root or self.folder,
             record=self.compilation.files.get(name) if self.compilation else None,
             refreshed=partial(self._reread, name),
         )
@@ -108,7 +108,7 @@ class StoredCompilation:
         if self.target == RAW_TARGET:
             return []
         inner = self.folder / LLO
-        names = entries_of(inner, self._root).files
+        names = entries_of(inner, self.root or self.folder).files
         return [inner / name for name in sorted(names, key=lambda n: (len(n.partition("-")[0]), n))]
 
     def damaged(self) -> list[str]:
@@ -132,13 +132,9 @@ class StoredCompilation:
             return str(error)
         return None
 
-    @property
-    def _root(self) -> Path:
-        return self.root if self.root is not None else self.folder
-
     def _reread(self, name: str) -> FileRecord | None:
         """Reread a file's record from the manifest: the folder may have been replaced since."""
-        found = read_compilation(self.folder, self._root)
+        found = read_compilation(self.folder, self.root or self.folder)
         made = found.compilation if found is not None else None
         if made is None or made == self.compilation:
             return None
@@ -225,17 +221,16 @@ class StoredKernel:
         Raises:
           DumpFormatError: it cannot be read, is refused, or is damaged.
         """
-        root = self.root if self.root is not None else self.folder
         path = self.folder / BLOCKS
         try:
-            return schema.decode(files.read(path, root, MAX_BLOCKS), BlockMap, path)
+            data = files.read(path, self.root or self.folder, MAX_BLOCKS)
+            return schema.decode(data, BlockMap, path)
         except FileNotFoundError:
             return None
 
     def named(self, name: str) -> DumpFile:
         """Return a file of the kernel's folder that is the same for every target."""
-        root = self.root if self.root is not None else self.folder
-        return DumpFile(path=self.folder / name, root=root)
+        return DumpFile(path=self.folder / name, root=self.root or self.folder)
 
 
 def matching(

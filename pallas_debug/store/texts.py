@@ -241,15 +241,12 @@ class TextFilter:
     def takes_stage(self, name: str) -> bool:
         if self.stage is None:
             return name not in _ON_REQUEST
-        wanted, prefix = self.stage, f"{layout.LLO}:"
-        is_llo = name.startswith(prefix)
-        if wanted == layout.LLO:
-            return is_llo
-        if wanted.startswith(prefix) != is_llo and (
-            wanted.startswith(prefix) or wanted.isdecimal()
-        ):
+        of, _, name = name.rpartition(":")  # `llo` of an LLO pass
+        if self.stage == layout.LLO:
+            return of == layout.LLO
+        kind, _, wanted = self.stage.rpartition(":")
+        if kind != of and (kind or wanted.isdecimal()):
             return False
-        name, wanted = name.removeprefix(prefix), wanted.removeprefix(prefix)
         number, _, rest = name.partition("-")
         if wanted.isdecimal():
             return number.isdecimal() and int(number) == int(wanted)

@@ -212,7 +212,7 @@ def test_the_kernel_that_a_message_names() -> None:
 def test_an_unknown_name() -> None:
     for name, message in (
         ("E9999", "unknown code E9999; the known ones are E0100, E0101,"),
-        ("scoped-vmem", "there is no entry 'scoped-vmem'; did you mean scoped-vmem-overflow"),
+        ("scoped-vmem", "there is no entry 'scoped-vmem' (did you mean 'scoped-vmem-overflow'?)"),
         ("zzzzzz", "there is no entry 'zzzzzz'; `pallas-debug explain --list` lists all of them"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):

@@ -6,7 +6,7 @@ import pytest
 from broken_kernels import broken
 
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.explain.known import known_issues, numbers
+from pallas_debug.explain.known import known_issues
 from pallas_debug.model import Kernel, Operand
 from pallas_debug.session import Options, Session
 
@@ -41,8 +41,6 @@ def test_an_input_that_is_not_used_beside_a_copy() -> None:
     used = JAXPR.replace("  in () }", "    dma_start(p0) b[...] -> c[...] d[...]\n  in () }")
     for other in (used, JAXPR.replace("dma_start", "something_else")):
         assert issues(KERNEL, other, libtpu="0.0.44") == set()
-    assert numbers("0.12.0.1") > numbers("0.12.0") > numbers("0.9.10")
-    assert numbers("0.0.50.1.dev20260101") == (0, 0, 50, 1)
 
 
 @pytest.mark.parametrize("name", ["mask_as_column", "cumulative_sum"])
