@@ -8,6 +8,7 @@ from pallas_debug.analysis.subject import Result, Subject, at, first_spot, point
 from pallas_debug.bridge.walk.events import Dim, Event, View
 from pallas_debug.findings.bounds import Outside, computed
 from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.regions import slice_text
 
 
 def look(subject: Subject) -> Result:
@@ -82,5 +83,4 @@ def _dim_text(dim: Dim, spot: tuple[int, ...]) -> str:
     start = at(dim.start, spot)
     if not dim.is_slice:
         return str(start)
-    stop = start + (dim.size - 1) * dim.stride + 1
-    return f"{start}:{stop}" + (f":{dim.stride}" if dim.stride != 1 else "")
+    return slice_text(start, dim.size, dim.stride)

@@ -112,17 +112,3 @@ def _ends(entry: slice | int | np.ndarray) -> tuple[int, int]:
     if isinstance(entry, np.ndarray):
         return (int(entry.min()), int(entry.max()) + 1) if entry.size else (0, 0)
     return int(entry), int(entry) + 1
-
-
-def index_text(name: str, index: Index | None) -> str:
-    """Format a part of a buffer: `x_ref[0:8, 3]`."""
-    if index is None:
-        return name
-    parts = []
-    for entry in index:
-        if isinstance(entry, slice):
-            step = f":{entry.step}" if (entry.step or 1) != 1 else ""
-            parts.append(f"{entry.start}:{entry.stop}{step}")
-        else:
-            parts.append("…" if isinstance(entry, np.ndarray) and entry.ndim else str(int(entry)))
-    return f"{name}[{', '.join(parts)}]" if parts else name

@@ -21,7 +21,7 @@ from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.programs.launch import arrays, launch
 from pallas_debug.bridge.walk import evaluate
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison.areas import Area, aligned, index_text
+from pallas_debug.comparison.areas import Area, aligned
 from pallas_debug.comparison.compared import ComparedCall
 from pallas_debug.comparison.masks import MaskObserver
 from pallas_debug.comparison.writes import (
@@ -37,6 +37,7 @@ from pallas_debug.machine.host import MachineHost, Unobserved
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.pace import Pace
+from pallas_debug.machine.sightings import index_text
 from pallas_debug.model import Link, SourceLine
 
 SECONDS = 30.0
@@ -192,7 +193,7 @@ class _Chain:
         if newest is not None and newest.kind == "write back":
             self.block = newest.block
             self.wrong = self._bad if newest.index is None else self._bad[newest.index]
-            block = index_text("", newest.index).strip("[]")
+            block = index_text("", newest.index).strip("[]") if newest.index else ""
             chain = replace(chain, block=block, written=newest.point)
             (history,) = itertools.islice(self._behind(history, set()), 1)
         if not history.stored:
@@ -299,7 +300,8 @@ class _Chain:
         names = [r.buffer.name for r, _ in newest.sources if r.buffer != newest.buffer]
         if newest.kind == "copy":
             read, _ = newest.sources[0]
-            verb, names = "copies to", [index_text(read.buffer.name, read.index)]
+            name = read.buffer.name
+            verb, names = "copies to", [index_text(name, read.index) if read.index else name]
         names = list(dict.fromkeys(names))
         text = action(
             verb,

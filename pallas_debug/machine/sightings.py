@@ -89,7 +89,7 @@ def shape_text(buffer: MemoryBuffer, shape: Sequence[int] | None = None) -> str:
 
 
 def index_text(name: str, entries: Sequence[Entry]) -> str:
-    """Describe a slice: `x_ref[12:20, 0:128]`."""
+    """Describe a part of memory: `x_ref[12:20, 0:128]`."""
     return f"{name}[{', '.join(map(_entry, entries)) or '...'}]"
 
 
@@ -97,7 +97,7 @@ def _entry(entry: Entry) -> str:
     if isinstance(entry, slice):
         stride = entry.step or 1
         return f"{entry.start}:{entry.stop}" + (f":{stride}" if stride != 1 else "")
-    if isinstance(entry, np.ndarray):
+    if isinstance(entry, np.ndarray) and entry.ndim:
         return f"{entry.dtype}{list(entry.shape)}"
     return str(entry)
 
