@@ -5,7 +5,8 @@ from __future__ import annotations
 import linecache
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -59,6 +60,11 @@ Stack = tuple[tuple[Any, ...], tuple[tuple[str, int], ...]]
 """Thread, grid point, iterations, and the lines that lead to a step, outermost first."""
 
 MachineFactory = Callable[[StepEvents], Machine]
+
+_T = TypeVar("_T")
+
+Look = Callable[[bool], _T | None]
+"""Called before each step of a replay, with False, and after it, with True; returns a match."""
 
 
 class LiveRun:
@@ -278,23 +284,23 @@ class LiveRun:
                 self.level = level
                 if until(self.place):
                     return True
-        lines = _Lines(self, until)
-        found = self._search(here, lines)
-        hit = None
+        line, change = self._search(here, lambda: partial(self._line, until)), None
         if watched and not self.interrupted:
             self.go_to(here, at)
-            changes = _Changes(self, watched)
-            change = self._search(here, changes)
-            if change is not None and (found is None or change >= found):
-                found, hit = change, changes.hit
+            change = self._search(here, partial(self._changes, watched))
         if self.interrupted:
             self.go_to(here, at)
             return False
-        if found is None or found < self.start[0]:
+        is_change = change is not None and (line is None or change[0] >= line[0])
+        found = change if is_change else line
+        if found is None or found[0] < self.start[0]:
             self.go_to(*self.start)
             return False
-        self.go_to(found, lines.level if hit is None else None)
-        return hit if hit is not None else True
+        if change is not None and is_change:
+            self.go_to(change[0])
+            return change[1]
+        self.go_to(*found)
+        return True
 
     def who(self, element: WatchedElements) -> Sequence[ElementWriter]:
         buffer = self.scope.memory(element.name)
@@ -320,27 +326,58 @@ class LiveRun:
 
     def last_write(self, wrote: Callable[[MemoryWrite], bool]) -> int | None:
         """Return the last earlier step with a write matching `wrote`; moves the current place."""
-        return self._search(self.driver.tick, _Writes(self, wrote))
 
-    def _search(self, end: int, events: _Events) -> int | None:
-        """Return the last step before `end` with a matching event; replays to find it."""
+        def look(is_after: bool) -> bool | None:
+            return (is_after and any(map(wrote, self.events.writes))) or None
+
+        found = self._search(self.driver.tick, lambda: look)
+        return None if found is None else found[0]
+
+    def _line(self, until: Callable[[StepPlace], bool], is_after: bool) -> int | None:
+        """Return the innermost level of the next step's lines at which a condition is true."""
+        found = None
+        for level in () if is_after else self.stops:
+            self.level = level
+            if until(self.place):
+                found = level
+        return found
+
+    def _changes(self, watched: Sequence[WatchedElements]) -> Look[WatchHit]:
+        """Return what looks for changes of watched values."""
+        watches = [ValueWatch(self, item) for item in watched]
+        line: SourceLine | None = None
+
+        def look(is_after: bool) -> WatchHit | None:
+            nonlocal line
+            if not is_after:
+                line = None if self.step is None else self.step.site.line
+                return None
+            hits = [hit for watch in watches if (hit := watch.after(line)) is not None]
+            return hits[-1] if hits else None
+
+        return look
+
+    def _search(self, end: int, begin: Callable[[], Look[_T]]) -> tuple[int, _T] | None:
+        """Return the last step before `end` with a match, and the match; replays to find it.
+
+        Args:
+          begin: called at the beginning of each replay.
+        """
         start = end
         while start > 0:
             snapshot = self.snapshots.before(start - 1)
             start = snapshot.tick
             self._restore(snapshot)
-            events.begin()
-            found = None
-            while self.driver.tick < end:
-                at = events.look()
-                found = at if at is not None else found
-                before = self.driver.tick
+            look, found = begin(), None
+            while (tick := self.driver.tick) < end:
+                match = look(False)
+                found = found if match is None else (tick, match)
                 if self.interrupted:
                     return None
                 if not self.advance():
                     break
-                at = events.after(before)
-                found = at if at is not None else found
+                match = look(True)
+                found = found if match is None else (tick, match)
             if found is not None:
                 return found
             end = start
@@ -380,42 +417,6 @@ class LiveRun:
         return frozenset(line.line for line in lines if line.file == file)
 
 
-class _Events:
-    """Base class of event searches in a replay."""
-
-    def begin(self) -> None:
-        """Handle the beginning of a replay."""
-
-    def look(self) -> int | None:
-        """Return the current step if it matches."""
-        return None
-
-    def after(self, tick: int) -> int | None:
-        """Return the step just executed if it matches."""
-        return None
-
-
-class _Lines(_Events):
-    """Search for lines at which a condition is true.
-
-    Attributes:
-      level: level of the last match.
-    """
-
-    def __init__(self, run: LiveRun, until: Callable[[StepPlace], bool]) -> None:
-        self.run = run
-        self.until = until
-        self.level = 0
-
-    def look(self) -> int | None:
-        run, found = self.run, None
-        for level in run.stops:
-            run.level = level
-            if self.until(run.place):
-                self.level, found = level, run.driver.tick
-        return found
-
-
 class ValueWatch:
     """A watched value during a run: reevaluated when memory that it depends on is written."""
 
@@ -446,43 +447,6 @@ class ValueWatch:
             return None
         wrote = line if any(w.how == "store" for w in stores) or buffer is None else None
         return WatchHit(watched=self.watched, before=before, after=after, wrote=wrote)
-
-
-class _Changes(_Events):
-    """Search for changes of watched values."""
-
-    def __init__(self, run: LiveRun, watched: Sequence[WatchedElements]) -> None:
-        self.run = run
-        self.watched = watched
-        self.watches: list[ValueWatch] = []
-        self.line: SourceLine | None = None
-        self.hit: WatchHit | None = None
-
-    def begin(self) -> None:
-        self.watches = [ValueWatch(self.run, item) for item in self.watched]
-
-    def look(self) -> int | None:
-        step = self.run.step
-        self.line = None if step is None else step.site.line
-        return None
-
-    def after(self, tick: int) -> int | None:
-        found = None
-        for watch in self.watches:
-            hit = watch.after(self.line)
-            if hit is not None:
-                self.hit = hit
-                found = tick
-        return found
-
-
-class _Writes(_Events):
-    def __init__(self, run: LiveRun, wrote: Callable[[MemoryWrite], bool]) -> None:
-        self.run = run
-        self.wrote = wrote
-
-    def after(self, tick: int) -> int | None:
-        return tick if any(map(self.wrote, self.run.events.writes)) else None
 
 
 def region_text(region: MemoryRegion) -> str:
