@@ -74,31 +74,6 @@ class BlockIndex:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockVisits:
-    """Statistics of the grid's visits to the blocks of one operand.
-
-    Attributes:
-      copies: number of grid points whose block differs from that of the previous point: fetches of
-        an input, or write-backs of an output.
-      distinct: number of different blocks.
-      outside: number of grid points whose block is completely outside the array.
-      partial: number of different blocks that extend past the array.
-      untouched: number of elements that are not in any block; None if not counted.
-    """
-
-    copies: int
-    distinct: int
-    outside: int = 0
-    partial: int = 0
-    untouched: int | None = None
-
-    @property
-    def revisits(self) -> int:
-        """Number of copies of blocks that have already been copied."""
-        return self.copies - self.distinct
-
-
-@dataclass(frozen=True, kw_only=True)
 class OperandBlocks:
     """Blocks of one operand over the grid.
 
@@ -112,8 +87,7 @@ class OperandBlocks:
       dimensions: dimensions of the blocks.
       unknown: why the index map could not be evaluated, as the end of a sentence.
       tables: scalar prefetch operands that the index map reads, with the values of one call.
-      visits: statistics of the visits; None if there are too many grid points to count.
-      left_out: what is not recorded, and why.
+      untouched: number of elements that are in no block; None if not counted.
     """
 
     name: str
@@ -128,20 +102,7 @@ class OperandBlocks:
     dimensions: tuple[BlockIndex, ...] = ()
     unknown: str | None = None
     tables: tuple[str, ...] = ()
-    visits: BlockVisits | None = None
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def block_shape(self) -> tuple[int | None, ...]:
-        """Shape of a block, with None for a squeezed dimension."""
-        return tuple(None if d.kind == "squeezed" else d.size for d in self.dimensions)
-
-    @property
-    def total(self) -> int | None:
-        """Number of blocks in the array; None if blocks may begin at any element."""
-        if any(d.kind == "element" for d in self.dimensions):
-            return None
-        return math.prod(d.count for d in self.dimensions)
+    untouched: int | None = None
 
     @property
     def block_bytes(self) -> int:

@@ -324,7 +324,7 @@ def _mapped(
     """Change the operands whose blocks Pallas moves."""
     operands = tuple(change(o) if o.is_pipelined else o for o in blocks.operands)
     if grid is not None:  # what was counted over the old grid
-        operands = tuple(replace(o, visits=None) for o in operands)
+        operands = tuple(replace(o, untouched=None) for o in operands)
     return replace(blocks, operands=operands, grid=blocks.grid if grid is None else grid)
 
 

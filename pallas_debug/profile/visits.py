@@ -1,4 +1,4 @@
-"""Statistics of a grid's visits to the blocks of an operand, without enumerating the grid.
+"""Blocks of an operand that a grid visits, without enumerating the grid.
 
 A grid dimension that an index map does not depend on only repeats blocks, so blocks are enumerated
 over the other dimensions alone.
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.profile.blocks import MAX_VALUES, BlockIndex, BlockVisits
+from pallas_debug.profile.blocks import MAX_VALUES, BlockIndex
 
 MAX_POINTS = 1 << 17
 """Maximum grid points over which blocks are counted."""
@@ -55,81 +55,29 @@ def recorded(dimension: BlockIndex, index: np.ndarray, grid: Sequence[int]) -> B
     )
 
 
-def visits(
+def untouched(
     dimensions: Sequence[BlockIndex], indices: Indices, grid: Sequence[int]
-) -> BlockVisits | None:
-    """Count visits of blocks; None if they depend on more than `MAX_POINTS` grid points.
+) -> int | None:
+    """Count the elements of an array that are in no block.
+
+    None if blocks depend on more than `MAX_POINTS` grid points, or there are too many of them.
 
     Args:
       indices: indices of each dimension, as arrays that broadcast against the grid.
     """
-    if not indices:
-        return BlockVisits(copies=1, distinct=1, untouched=0)
     shape = np.broadcast_shapes((1,) * len(grid), *(index.shape for index in indices))
-    if math.prod(shape) > MAX_POINTS:
-        return None
+    if not indices or math.prod(shape) > MAX_POINTS:
+        return None if indices else 0
     arrays = [np.broadcast_to(_full_rank(index, len(grid)), shape) for index in indices]
-    blocks = np.stack([a.ravel() for a in arrays], axis=-1).astype(np.int64)
-    distinct, numbers = _distinct(blocks)
-    ids = numbers.reshape(shape)
-    copies = _copies(ids, len(distinct), grid)
-    starts, stops = _spans(dimensions, distinct)
+    blocks = np.unique(np.stack([a.ravel() for a in arrays], axis=-1).astype(np.int64), axis=0)
+    starts, stops = _spans(dimensions, blocks)
     bounds = np.array([d.bound for d in dimensions], np.int64)
-    is_outside: Any = ((stops <= 0) | (starts >= bounds)).any(axis=1)
-    outside = np.asarray(is_outside[ids])
-    return BlockVisits(
-        copies=int(copies.sum()),
-        distinct=len(distinct),
-        outside=int(np.count_nonzero(outside)) * math.prod(grid) // math.prod(shape),
-        partial=int((((starts < 0) | (stops > bounds)).any(axis=1) & ~is_outside).sum()),
-        untouched=_untouched(
-            np.maximum(starts, 0)[~is_outside], np.minimum(stops, bounds)[~is_outside], bounds
-        ),
-    )
-
-
-def _distinct(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows, and for each row its index among them."""
-    low = blocks.min(axis=0)
-    sizes = [int(size) for size in blocks.max(axis=0) - low + 1]
-    if math.prod(sizes) >= 1 << 62:
-        return np.unique(blocks, axis=0, return_inverse=True)
-    # Sorting numbers takes a tenth of the time of sorting rows.
-    keys = np.zeros(len(blocks), np.int64)
-    for column, size in zip((blocks - low).T, sizes, strict=True):
-        keys = keys * size + column
-    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
-    return blocks[first], numbers
+    is_inside: Any = ((stops > 0) & (starts < bounds)).all(axis=1)
+    return _in_none(np.maximum(starts, 0)[is_inside], np.minimum(stops, bounds)[is_inside], bounds)
 
 
 def _full_rank(index: np.ndarray, rank: int) -> np.ndarray:
     return index.reshape((1,) * (rank - index.ndim) + index.shape)
-
-
-def _copies(ids: Any, distinct: int, grid: Sequence[int]) -> np.ndarray:
-    """Count how often each block is copied, as the previous grid point had a different block.
-
-    The step to a grid point advances one dimension and resets those after it to 0. For each
-    dimension that may advance, all such steps are compared at once.
-    """
-    copies = np.zeros(distinct, np.int64)
-    copies[ids[(0,) * len(grid)]] += 1
-    for axis, size in enumerate(grid):
-        if size < 2:
-            continue
-        behind = tuple(-1 for _ in grid[axis + 1 :])
-        ahead = tuple(0 for _ in grid[axis + 1 :])
-        if ids.shape[axis] > 1:
-            leaves = ids[(..., slice(None, -1), *behind)]
-            enters = ids[(..., slice(1, None), *ahead)]
-            repeats = 1
-        else:
-            leaves, enters = ids[(..., 0, *behind)], ids[(..., 0, *ahead)]
-            repeats = size - 1
-        repeats *= math.prod(n for n, own in zip(grid[:axis], ids.shape, strict=False) if own == 1)
-        entered = enters[leaves != enters]
-        copies += np.bincount(entered.ravel(), minlength=distinct) * repeats
-    return copies
 
 
 def _spans(dimensions: Sequence[BlockIndex], blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +88,7 @@ def _spans(dimensions: Sequence[BlockIndex], blocks: np.ndarray) -> tuple[np.nda
     return starts, starts + np.array([d.size for d in dimensions], np.int64)
 
 
-def _untouched(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> int | None:
+def _in_none(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> int | None:
     """Count the elements of an array that are in no block; None if there are too many blocks."""
     rank = len(bounds)
     if not rank or rank > MAX_RANK or 0 in bounds:

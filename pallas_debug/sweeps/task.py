@@ -223,11 +223,9 @@ def _left_out(profile: Profile) -> dict[str, int]:
     if profile.blocks is None or profile.kernel is None or profile.kernel.aliases:
         return {}
     return {
-        operand.name: operand.visits.untouched
+        operand.name: operand.untouched
         for operand in profile.blocks.pipelined
-        if operand.visits is not None
-        and operand.visits.untouched is not None
-        and not operand.tables
+        if operand.untouched is not None and not operand.tables
     }
 
 

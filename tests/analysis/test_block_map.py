@@ -44,12 +44,8 @@ def test_flash_attention(captures: Captures) -> None:
     assert blocks.parallel == (True, True, True, False)
     assert [o.name for o in blocks.pipelined] == ["q_ref", "k_ref", "v_ref", "out_ref"]
     query, key = named(blocks, "q_ref"), named(blocks, "k_ref")
-    assert (query.block_shape, query.block_bytes, query.buffers) == ((1, None, 512, 128), 131072, 2)
-    assert query.visits is not None
-    assert key.visits is not None
-    assert (query.visits.copies, query.visits.revisits) == (8, 0)
+    assert (query.block_bytes, query.buffers) == (131072, 2)
     # Blocks above the diagonal are not fetched: the index map returns to the first one.
-    assert (key.visits.copies, key.visits.distinct) == (18, 8)
     positions = range(16)
     rows = [blocks.block(key, blocks.point(n)) for n in positions]
     assert [row[2] for row in rows if row] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 0, 0, 1, 2, 3]
@@ -77,15 +73,13 @@ def test_buffers_and_spaces(captures: Captures) -> None:
     x = jax.ShapeDtypeStruct((32, 128), F32)
     w, s = jax.ShapeDtypeStruct((8, 128), F32), jax.ShapeDtypeStruct((1, 1), F32)
     blocks = mapped(captures, call, x, w, s, x)
-    found = {
-        o.name: (o.is_pipelined, o.buffers, o.visits and o.visits.copies) for o in blocks.operands
-    }
+    found = {o.name: (o.is_pipelined, o.buffers) for o in blocks.operands}
     assert found == {
-        "x_ref": (True, 1, 4),
-        "w_ref": (True, 1, 1),
-        "s_ref": (True, 1, 1),
-        "h_ref": (False, 1, 1),
-        "o_ref": (True, 2, 4),
+        "x_ref": (True, 1),
+        "w_ref": (True, 1),
+        "s_ref": (True, 1),
+        "h_ref": (False, 1),
+        "o_ref": (True, 2),
     }
 
 
@@ -113,11 +107,7 @@ def test_blocks_outside_and_parts_never_touched(captures: Captures) -> None:
         )(x)
 
     blocks = mapped(captures, call, jax.ShapeDtypeStruct((32, 128), F32))
-    x, o = (operand.visits for operand in blocks.operands)
-    assert x is not None
-    assert o is not None
-    assert (x.outside, x.untouched) == (1, 0)
-    assert (o.copies, o.distinct, o.untouched) == (3, 3, 12 * 128)
+    assert [operand.untouched for operand in blocks.operands] == [0, 12 * 128]
 
 
 def test_overlapping_blocks(captures: Captures) -> None:
@@ -131,10 +121,7 @@ def test_overlapping_blocks(captures: Captures) -> None:
         )(x)
 
     blocks = mapped(captures, call, jax.ShapeDtypeStruct((40, 128), F32))
-    x = blocks.operands[0]
-    assert x.total is None
-    assert x.visits is not None
-    assert x.visits.untouched == 8 * 128
+    assert blocks.operands[0].untouched == 8 * 128
 
 
 def prefetched(table: Any, x: Any) -> Any:
@@ -157,7 +144,7 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     unknown = block_map(captured)
     operand = unknown.operands[0]
     assert operand.unknown == "it reads table_ref, whose values are unknown"
-    assert (operand.block_shape, operand.visits) == ((8, 128), None)
+    assert ([d.size for d in operand.dimensions], operand.untouched) == ([8, 128], None)
     assert unknown.block(operand, unknown.point(0)) is None
     assert unknown.scalars == ()
 
@@ -168,15 +155,13 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     operand = known.operands[0]
     assert operand.tables == ("table_ref",)
     assert [(s.number, s.name, s.values) for s in known.scalars] == [(0, "table_ref", (2, 2, 0, 2))]
-    assert operand.visits is not None
     assert [known.block(operand, known.point(n)) for n in range(4)] == [
         (2, 0),
         (2, 0),
         (0, 0),
         (2, 0),
     ]
-    assert (operand.visits.copies, operand.visits.revisits) == (3, 1)
-    assert operand.visits.untouched == 16 * 128
+    assert operand.untouched == 16 * 128
 
 
 def test_a_grid_whose_size_the_call_passes(captures: Captures) -> None:

@@ -14,7 +14,6 @@ from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import (
     BlockIndex,
     BlockMap,
-    BlockVisits,
     OperandBlocks,
     ScalarValues,
 )
@@ -37,10 +36,9 @@ OPERAND = OperandBlocks(
         BlockIndex(kind="blocked", size=128, bound=128, strides=(0, 0)),
     ),
     tables=("table_ref",),
-    visits=BlockVisits(copies=3, distinct=2, untouched=2048),
-    left_out=("nothing",),
+    untouched=2048,
 )
-UNKNOWN = replace(OPERAND, dimensions=(), visits=None, unknown="it reads table_ref", tables=())
+UNKNOWN = replace(OPERAND, dimensions=(), untouched=None, unknown="it reads table_ref", tables=())
 FULL = BlockMap(grid=(4, 2), parallel=(True, False), operands=(OPERAND, replace(OPERAND, name="o")))
 
 SCALARS = ScalarValues(number=0, name="table_ref", shape=(2,), values=(1, 2))

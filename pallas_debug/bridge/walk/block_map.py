@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,6 @@ from pallas_debug.profile import visits
 from pallas_debug.profile.blocks import (
     MAX_GRID_DIMENSIONS,
     MAX_SCALARS,
-    MAX_VALUES,
     BlockMap,
     OperandBlocks,
     ScalarValues,
@@ -133,23 +131,10 @@ def _operand(
     dims = tuple(
         visits.recorded(d, index, grid.sizes) for d, index in zip(plain, indices, strict=True)
     )
-    counted = visits.visits(plain, indices, grid.sizes)
-    left_out = []
-    if any(d.strides is None and d.values is None for d in dims):
-        left_out.append(
-            "blocks by grid point: the index map is not an affine function of the grid point and "
-            f"has more than {MAX_VALUES:,} values"
-        )
-    if counted is None:
-        points = math.prod(np.broadcast_shapes(*(i.shape for i in indices)))
-        left_out.append(f"counts of visits: the blocks depend on {points:,} grid points")
-    elif counted.untouched is None and block.shape and 0 not in block.shape:
-        left_out.append("parts of the array in no block: there are too many blocks")
     read = {e.view.buffer.position: e.view.buffer.name for e in found.reads if e.view is not None}
     return replace(
         described,
         dimensions=dims,
         tables=tuple(read[i] for i in sorted(p for p in read if p is not None)),
-        visits=counted,
-        left_out=tuple(left_out),
+        untouched=visits.untouched(plain, indices, grid.sizes),
     )
