@@ -173,8 +173,6 @@ class GridWalk:
       position: of the current point; -1 before the first.
       start: position of the first point.
       stop: position after the last; None at the end of the grid.
-      is_interpreted: whether the points that follow are interpreted, rather than run compiled.
-      num_faulty: number of points that could not run compiled.
     """
 
     grid: tuple[int, ...]
@@ -184,8 +182,6 @@ class GridWalk:
     position: int = -1
     stop: int | None = None
     start: int = 0
-    is_interpreted: bool = False
-    num_faulty: int = 0
     _points: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     @property

@@ -13,7 +13,7 @@ from pallas_debug import interrupts
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
 from pallas_debug.errors import MachineError
-from pallas_debug.machine import execute, limit, places, points
+from pallas_debug.machine import execute, limit, places
 from pallas_debug.machine.copies import Counter, DmaCopy, SizesDiffer
 from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
 from pallas_debug.machine.loops import LoopRecord
@@ -380,7 +380,6 @@ class Machine:
                 registers[number] = None
 
     def _next_point(self, thread: Thread) -> bool:
-        points.advance(self, thread)
         try:
             refs = thread.walk.advance(self, thread)
         except BlockOutOfBounds as error:

@@ -60,12 +60,6 @@ class MachineObserver:
     def runs_chunk(self, thread: Thread, step: ir.Loop, chunk: LoopChunk) -> None:
         """Handle the end of iterations that ran compiled, of which no other event tells."""
 
-    def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
-        """Handle the end of grid points that ran compiled; `step` is the body's last.
-
-        It is called only if no observer follows loops or evaluates.
-        """
-
     def skips(self, thread: Thread, step: ir.WhileLoop) -> None:
         """Handle a loop whose condition was false from the start, so that its body does not run."""
 

@@ -140,9 +140,6 @@ class ProgressObserver(MachineObserver):
     def point_begins(self, thread: Thread) -> None:
         self._pace.at(thread)
 
-    def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
-        self._pace.at(thread)
-
 
 class BudgetObserver(MachineObserver):
     """Ends a run when the budget does.
@@ -160,9 +157,6 @@ class BudgetObserver(MachineObserver):
     def point_begins(self, thread: Thread) -> None:
         if not self._pace.left:
             raise BudgetEnded("out of time", thread)
-
-    def runs_points(self, thread: Thread, step: ir.MachineStep) -> None:
-        self.point_begins(thread)
 
     def _looks(self, thread: Thread) -> None:
         """End the run within a grid point, after a step that may be one of many."""

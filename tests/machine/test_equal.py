@@ -32,7 +32,6 @@ from meshes import device_mesh
 from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge.interpret import interpret
-from pallas_debug.machine import points
 from pallas_debug.session import Options, Session
 
 F32, BF16 = jnp.float32, jnp.bfloat16
@@ -136,13 +135,10 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "matmul")) for n in OF_JAX]
 )
-@pytest.mark.parametrize("compiled", [False, True], ids=["step by step", "compiled"])
-def test_kernels_of_jax(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MIN_POINTS", 2 if compiled else 1 << 30)
+def test_kernels_of_jax(name: str) -> None:
     function, args = OF_JAX[name]
     require_close(on_machine.run(function, *args), by_hlo(function, *args))
-    if not compiled:
-        require_nothing_found(function, *args)
+    require_nothing_found(function, *args)
 
 
 def splash_of_many_blocks(q: Any, k: Any, v: Any) -> Any:

@@ -142,7 +142,6 @@ class Launch:
       meshes: meshes of the cores that run the kernel; empty if one core runs the whole grid. `body`
         is the body of the first.
       loops: compiled variants of loops, by identity of the step.
-      grids: compiled grids by size; None for one that cannot be compiled.
     """
 
     name: str
@@ -158,7 +157,6 @@ class Launch:
     mapped: tuple[int, ...] = ()
     is_gpu: bool = False
     loops: dict[int, dict[Any, Any]] = field(default_factory=dict, compare=False, repr=False)
-    grids: dict[tuple[int, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @functools.cached_property
     def cores(self) -> Mapping[str, int]:

@@ -261,19 +261,19 @@ class LoopRun:
 
     Attributes:
       accesses: accesses by their row among the places.
-      numbers: results of `GridId` and `AxisIndex`, by identity of the step.
 
     Args:
-      rows: rows of the accesses among the places, by identity of the step; None not to note them.
+      numbers: results of `GridId` and `AxisIndex`, by identity of the step.
+      rows: rows of the accesses among the places, by identity of the step.
     """
 
     def __init__(
-        self, memory: LoopMemory, numbers: dict[int, Any], rows: dict[int, int] | None = None, *,
+        self, memory: LoopMemory, numbers: dict[int, Any], rows: dict[int, int], *,
         is_tested: bool = False,
     ) -> None:  # fmt: skip
         self.memory = memory
         self.accesses: dict[int, LoopAccess] = {}
-        self.numbers = numbers
+        self._numbers = numbers
         self._rows = rows
         self._is_tested = is_tested
 
@@ -285,7 +285,7 @@ class LoopRun:
             self._step(step, registers)
         return [registers[reg.number] for reg in program.outputs]
 
-    def reject_if(self, test: Any) -> None:
+    def _reject_if(self, test: Any) -> None:
         if test is False:
             return
         is_rejected = self.memory.is_rejected | jnp.any(test)
@@ -297,7 +297,7 @@ class LoopRun:
                 values = [registers[reg.number] for reg in step.inputs]
                 if self._is_tested:
                     results, flags = numerics.WatchedUnit(step.unit).traced(*values)
-                    self.reject_if(flags)
+                    self._reject_if(flags)
                 else:
                     results = step.unit.traced(*values)
                 # Units round their results, as in a run step by step: XLA would fuse them.
@@ -317,10 +317,10 @@ class LoopRun:
             case ir.MultipleOf():
                 value = registers[step.value.number]
                 for divisor in step.divisors:
-                    self.reject_if(jnp.asarray(value) % divisor != 0)
+                    self._reject_if(jnp.asarray(value) % divisor != 0)
                 registers[step.output.number] = value
             case ir.GridId() | ir.AxisIndex():
-                registers[step.output.number] = self.numbers[id(step)]
+                registers[step.output.number] = self._numbers[id(step)]
             case ir.Branch():
                 self._branch(step, registers)
             case _:
@@ -348,14 +348,12 @@ class LoopRun:
                     if jnp.ndim(start):
                         raise NotCompiled("an array as an index")
                 # In 64 bits if it is known; a position past 2^31 would be out of bounds anyway.
-                self.reject_if((start < 0) | (start + size > sizes[axis]))
+                self._reject_if((start < 0) | (start + size > sizes[axis]))
                 starts[axis] = starts[axis] + start
                 sizes[axis] = size
             axes = kept
         access = LoopAccess(step, view.slot, tuple(sizes), tuple(sorted(dropped)))
         at = [jnp.asarray(s, jnp.int32) for s in starts]
-        if self._rows is None:
-            return access, at
         row = self._rows[id(step)]
         self.accesses[row] = access
         places = self.memory.places.at[row, : len(at) + 1].set(jnp.stack([jnp.int32(1), *at]))
