@@ -77,7 +77,8 @@ def as_step(
     """Return a rule for equations whose normal form has the parts of a step.
 
     Args:
-      own: makes parts of the step, from the decoder and the form.
+      own: makes parts of the step, from the decoder and the form; from the decoder and the equation
+        for a primitive without a form.
     """
     names = [part.name for part in fields(kind)]
 
@@ -88,7 +89,9 @@ def as_step(
         parts: dict[str, Any] = {}
         for name in names:
             if name in own:
-                parts[name] = own[name](decoder, form)
+                parts[name] = own[name](decoder, eqn if form is None else form)
+            elif name == "inputs" and form is None:
+                parts[name] = tuple(map(decoder.reg, inputs))
             elif name == "output":
                 parts[name] = decoder.new() if eqn.outvars else None
             elif name == "outputs":
@@ -148,6 +151,35 @@ rule(pallas_primitives.semaphore_read_p)(as_step(ir.ReadSemaphore))
 rule(conditionals.cond_p)(as_step(ir.Branch))
 rule(loops.scan_p)(as_step(ir.ScanLoop))
 rule(loops.while_p)(as_step(ir.WhileLoop))
+rule(tpu_primitives.get_barrier_semaphore_p)(as_step(ir.BarrierSemaphore))
+rule(pallas_primitives.program_id_p, pallas_primitives.num_programs_p)(
+    as_step(
+        ir.GridId,
+        axis=lambda _, eqn: eqn.params["axis"],
+        is_size=lambda _, eqn: eqn.primitive is pallas_primitives.num_programs_p,
+    )
+)
+rule(jax.lax.axis_index_p)(as_step(ir.AxisIndex, names=lambda _, eqn: _axes(eqn)))
+rule(jax_core.empty_ref_p)(
+    as_step(
+        ir.NewRef,
+        type=lambda _, eqn: ref_type(eqn.outvars[0].aval),
+        name=lambda *_: "empty_ref",
+    )
+)
+rule(pallas_primitives.get_global_p)(
+    as_step(
+        ir.NewRef,
+        type=lambda _, eqn: ref_type(eqn.params["what"]),
+        name=lambda *_: "get_global",
+        lasts=lambda *_: True,
+    )
+)
+
+
+def _axes(eqn: Any) -> tuple[str, ...]:
+    name = eqn.params["axis_name"]
+    return tuple(map(str, name)) if isinstance(name, tuple) else (str(name),)
 
 
 @rule(pallas_primitives.run_scoped_p)
@@ -170,25 +202,6 @@ def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite
     return decoder.emit(step)
 
 
-@rule(tpu_primitives.get_barrier_semaphore_p)
-def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return decoder.emit(ir.BarrierSemaphore(site=site, output=decoder.new()))
-
-
-@rule(pallas_primitives.program_id_p, pallas_primitives.num_programs_p)
-def _grid(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    is_size = eqn.primitive is pallas_primitives.num_programs_p
-    axis = eqn.params["axis"]
-    return decoder.emit(ir.GridId(site=site, axis=axis, is_size=is_size, output=decoder.new()))
-
-
-@rule(jax.lax.axis_index_p)
-def _axis(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    name = eqn.params["axis_name"]
-    names = tuple(map(str, name)) if isinstance(name, tuple) else (str(name),)
-    return decoder.emit(ir.AxisIndex(site=site, names=names, output=decoder.new()))
-
-
 @rule(pallas_primitives.multiple_of_p)
 def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     step = ir.MultipleOf(
@@ -199,25 +212,6 @@ def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
         of_pipeline=lines.is_of_pipeline(eqn),
     )
     return decoder.emit(step)
-
-
-@rule(jax_core.empty_ref_p)
-def _empty(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    type_ = ref_type(eqn.outvars[0].aval)
-    return decoder.emit(ir.NewRef(site=site, type=type_, name="empty_ref", output=decoder.new()))
-
-
-@rule(pallas_primitives.get_global_p)
-def _global(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    type_, output = ref_type(eqn.params["what"]), decoder.new()
-    return decoder.emit(
-        ir.NewRef(site=site, type=type_, name="get_global", output=output, lasts=True)
-    )
-
-
-@rule(jax_core.free_ref_p)
-def _free(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-    """Decode to nothing: jax frees the reference, and no kernel can use it afterwards."""
 
 
 @rule(tpu_primitives.has_memory_space_p)
@@ -234,11 +228,11 @@ def _platform(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) 
     return [decoder.new(np.int32(index))]
 
 
-@rule(pallas_primitives.delay_p, tpu_primitives.trace_value_p)
+@rule(
+    jax_core.free_ref_p,  # no kernel can use it afterwards
+    pallas_primitives.delay_p,
+    tpu_primitives.touch_p,
+    tpu_primitives.trace_value_p,
+)
 def _nothing(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     return [decoder.new(np.int32(0)) for _ in eqn.outvars]
-
-
-@rule(tpu_primitives.touch_p)
-def _touch(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return list(inputs[: len(eqn.outvars)])

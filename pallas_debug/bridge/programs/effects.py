@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,51 +18,36 @@ from pallas_debug.bridge.jaxcompat import (
     tpu_primitives,
 )
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.accesses import as_step
 from pallas_debug.bridge.programs.decode import PLAIN_INSIDE, Decoder, is_tpu_key, rule
 
 
-@rule(debugging.debug_print_p)
-def _print(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-    params = eqn.params
-
-    def text(values: Sequence[Any]) -> str:
-        return printing.text(params, [np.asarray(value) for value in values])
-
-    regs = tuple(map(decoder.reg, inputs))
-    decoder.emit(ir.PrintStep(site=site, text=text, inputs=regs))
+def _text(_: Decoder, eqn: Any) -> Callable[[Sequence[Any]], str]:
+    return lambda values: printing.text(eqn.params, [np.asarray(value) for value in values])
 
 
-@rule(debugging.debug_callback_p)
-def _callback(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
-    function = eqn.params["callback"]
-    regs = tuple(map(decoder.reg, inputs))
-    decoder.emit(ir.Callback(site=site, function=function, inputs=regs))
-
-
-@rule(checkify.check_p)
-def _check(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+def _message(_: Decoder, eqn: Any) -> Callable[[Sequence[Any]], str | None]:
     tree = eqn.params["err_tree"]
 
     def message(values: Sequence[Any]) -> str | None:
         failed: str | None = jax.tree.unflatten(tree, [*map(jax.numpy.asarray, values)]).get()
         return failed
 
-    regs = tuple(map(decoder.reg, inputs))
-    decoder.emit(ir.CheckStep(site=site, message=message, inputs=regs))
+    return message
 
+
+rule(debugging.debug_print_p)(as_step(ir.PrintStep, text=_text))
+rule(debugging.debug_callback_p)(
+    as_step(ir.Callback, function=lambda _, eqn: eqn.params["callback"])
+)
+rule(checkify.check_p)(as_step(ir.CheckStep, message=_message))
 
 # Random numbers. A key of the TPU is a pair of words, in a register as a scalar of dtype `ir.KEY`.
 
-
-@rule(tpu_primitives.prng_seed_p)
-def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    decoder.emit(ir.Seed(site=site, inputs=tuple(map(decoder.reg, inputs))))
-
-
-@rule(tpu_primitives.prng_random_bits_p)
-def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    shape = tuple(eqn.params["shape"])
-    return decoder.emit(ir.RandomBits(site=site, shape=shape, output=decoder.new()))
+rule(tpu_primitives.prng_seed_p)(as_step(ir.Seed))
+rule(tpu_primitives.prng_random_bits_p)(
+    as_step(ir.RandomBits, shape=lambda _, eqn: tuple(eqn.params["shape"]))
+)
 
 
 @rule(tpu_primitives.split_key_p)

@@ -11,7 +11,7 @@ import numpy as np
 from pallas_debug.bridge import jaxcompat, normal_forms, primitives
 from pallas_debug.bridge.jaxcompat import dtypes, sc_primitives
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.accesses import place
+from pallas_debug.bridge.programs.accesses import as_step, place
 from pallas_debug.bridge.programs.decode import Decoder, program, rule
 
 Array = np.ndarray[Any, Any]
@@ -138,9 +138,7 @@ def _fetch_and_add(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepS
     return decoder.emit(step)
 
 
-@rule(sc_primitives.barrier_p)
-def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    return decoder.emit(ir.SubcoreBarrier(site=site))
+rule(sc_primitives.barrier_p)(as_step(ir.SubcoreBarrier))
 
 
 # Arithmetic across lanes.
