@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.errors import MachineError
 
 Operands = Sequence[Any]
+Run = Callable[[Sequence[Operands]], Sequence[Sequence[Any]]]
 
 
-@dataclass(eq=False)
 class _Gathering:
-    """One run of the kernel."""
+    """One run of the kernel, in the thread of the last device."""
 
-    operands: dict[int, Operands] = field(default_factory=dict)
-    results: Sequence[Sequence[Any]] = ()
-    error: BaseException | None = None
-    is_over: bool = False
+    def __init__(self, count: int, run: Run) -> None:
+        self.operands: dict[int, Operands] = {}
+        self.results: Sequence[Sequence[Any]] = ()
+        self.error: BaseException | None = None
+        self.barrier = threading.Barrier(count, action=self._run)
+        self._kernel = run
+
+    def _run(self) -> None:
+        try:
+            self.results = self._kernel([self.operands[i] for i in range(self.barrier.parties)])
+        except BaseException as error:  # noqa: BLE001 - raised in every device's thread
+            self.error = error
 
 
 class Meeting:
@@ -33,68 +40,38 @@ class Meeting:
     def __init__(self, kernel: str, count: int) -> None:
         self._kernel = kernel
         self._count = count
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._open: list[_Gathering] = []  # oldest first
 
-    def join(
-        self,
-        device: int,
-        operands: Operands,
-        run: Callable[[Sequence[Operands]], Sequence[Sequence[Any]]],
-        *,
-        patience: float,
-    ) -> Sequence[Any]:
+    def join(self, device: int, operands: Operands, run: Run, *, patience: float) -> Sequence[Any]:
         """Wait for the other devices and for the run; return this device's results.
 
         Args:
           run: runs the kernel on the operands of all devices, and returns their results.
-          patience: seconds to wait for the next device.
+          patience: seconds to wait for the other devices.
 
         Raises:
           MachineError: the other devices did not arrive.
         """
-        with self._condition:
+        with self._lock:
             # A device may begin its next run before the others have arrived at this one.
             gathering = next((g for g in self._open if device not in g.operands), None)
             if gathering is None:
-                gathering = _Gathering()
+                gathering = _Gathering(self._count, run)
                 self._open.append(gathering)
             gathering.operands[device] = operands
-            is_last = len(gathering.operands) == self._count
-            if is_last:
+            if len(gathering.operands) == self._count:
                 self._open.remove(gathering)
-            self._condition.notify_all()
-        if is_last:
-            self._run(gathering, run)
-        else:
-            self._wait(gathering, patience)
+        try:
+            gathering.barrier.wait(patience)
+        except threading.BrokenBarrierError:
+            with self._lock:
+                if gathering in self._open:
+                    self._open.remove(gathering)
+                raise self._missing(gathering, patience) from None
         if gathering.error is not None:
             raise gathering.error
         return gathering.results[device]
-
-    def _run(
-        self, gathering: _Gathering, run: Callable[[Sequence[Operands]], Sequence[Sequence[Any]]]
-    ) -> None:
-        try:
-            gathering.results = run([gathering.operands[i] for i in range(self._count)])
-        except BaseException as error:  # noqa: BLE001 - raised in every device's thread
-            gathering.error = error
-        with self._condition:
-            gathering.is_over = True
-            self._condition.notify_all()
-
-    def _wait(self, gathering: _Gathering, patience: float) -> None:
-        with self._condition:
-            while not gathering.is_over:
-                known = len(gathering.operands)
-                is_waiting = known < self._count
-                in_time = self._condition.wait(patience if is_waiting else None)
-                if not in_time and len(gathering.operands) == known < self._count:
-                    gathering.is_over = True
-                    gathering.error = self._missing(gathering, patience)
-                    if gathering in self._open:
-                        self._open.remove(gathering)
-                    self._condition.notify_all()
 
     def _missing(self, gathering: _Gathering, patience: float) -> MachineError:
         came = sorted(gathering.operands)
