@@ -8,7 +8,7 @@ from typing import Any
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.bridge.programs import single
+from pallas_debug.bridge.programs import units
 from pallas_debug.bridge.programs.launch import launch
 from pallas_debug.errors import ProgramFailed, UsageError, meant
 from pallas_debug.findings import stops
@@ -153,7 +153,7 @@ def capture(
     arrays, first = kept[captured.kernel.digest]
     decoded = launch(captured, fuse=False)
     for program in decoded.programs():
-        single.prepare(program)
+        units.prepare(program)
     track = LiveRun(
         lambda events: Machine(decoded, arrays, observer=events, fill="mark", first=first)
     )

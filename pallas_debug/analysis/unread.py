@@ -13,7 +13,7 @@ import numpy as np
 from pallas_debug.analysis.subject import Subject
 from pallas_debug.bridge.walk.events import Event
 from pallas_debug.bridge.walk.index_maps import Block
-from pallas_debug.bridge.walk.numbers import too_large
+from pallas_debug.bridge.walk.walker import too_large
 from pallas_debug.findings.hints import HintKind
 from pallas_debug.findings.regions import part_of
 from pallas_debug.model import Hint

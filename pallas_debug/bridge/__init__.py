@@ -1,6 +1,5 @@
 """The only room that touches jax's internals.
 
-patch      one replacement in jax
 patches    table of all replacements in jax, and their installation and removal
 meaning    comparison of decoded tiny kernels with those of a tested jax
 versions   versions of the installed packages, and workarounds that are not patches
@@ -8,5 +7,4 @@ chip       emulated chip for code that queries it on a machine without one
 pretend    devices that answer as the emulated chip
 platform   the backend that programs run on
 libtpu     libtpu without jax, for the worker process
-internals  references to jax's internals in generated scripts
 """

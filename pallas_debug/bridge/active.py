@@ -1,11 +1,15 @@
-"""State of a context: objects that are active in all threads, and values of one thread."""
+"""State of a context: objects that are active in all threads, values of one thread, and our own
+contexts in jax's cache keys.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import jax
 
 T = TypeVar("T")
 
@@ -58,3 +62,25 @@ class ThreadValue(threading.local, Generic[T]):
             yield
         finally:
             self.value = before
+
+
+_contexts: list[Any] = []
+
+
+def user_context() -> Any:
+    """Create a context in jax's cache keys: functions jitted in one are not reused in another.
+
+    Its value is None unless it is set, in one thread or in all threads.
+    """
+    made = jax.make_user_context(None)
+    _contexts.append(made)
+    return made
+
+
+@contextlib.contextmanager
+def without_user_contexts() -> Iterator[None]:
+    """Reset all of them in this thread, for programs that do not depend on any."""
+    with contextlib.ExitStack() as stack:
+        for context in _contexts:
+            stack.enter_context(context(None))
+        yield

@@ -14,14 +14,14 @@ from typing import TypeVar, cast
 
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
-from pallas_debug.bridge import contexts, jaxcompat, patches
-from pallas_debug.bridge.active import ThreadValue
+from pallas_debug.bridge import jaxcompat, patches
+from pallas_debug.bridge.active import ThreadValue, user_context
 from pallas_debug.bridge.jaxcompat import mesh_lib, xla_bridge
 from pallas_debug.model import SourceLine, Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)
 
-_context = contexts.make()
+_context = user_context()
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
 

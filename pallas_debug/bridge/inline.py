@@ -1,11 +1,11 @@
-"""Lowering of a function, or of a call back to Python, by the rule of another operation."""
+"""What a lowering rule emits: a function, a call back to Python; and how to take it back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pallas_debug.bridge.jaxcompat import callback_lib, mlir
+from pallas_debug.bridge.jaxcompat import callback_lib, mlir, mlir_ir
 
 
 def lowered(
@@ -51,3 +51,30 @@ def called_back(
 
 def _nodes(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (tuple, list)) else [value]
+
+
+def undoing(context: Any) -> Callable[[], None]:
+    """Return a function that removes everything emitted from now on.
+
+    A rule emits operations where it is called, and functions at the end of the module. Complete
+    functions are kept, because jax may call them again; incomplete ones are invalid.
+    """
+    block = mlir_ir.InsertionPoint.current.block
+    module = context.module_context
+    before, functions = len(block.operations), len(module.module.body.operations)
+
+    def undo() -> None:
+        for operation in reversed(list(block.operations)[before:]):
+            operation.erase()
+        for function in reversed(list(module.module.body.operations)[functions:]):
+            if not _is_whole(function):
+                module.symbol_table.erase(function)
+
+    return undo
+
+
+def _is_whole(function: Any) -> bool:
+    try:
+        return bool(function.operation.verify())
+    except mlir_ir.MLIRError:
+        return False

@@ -286,6 +286,12 @@ def named(test: Callable[[Primitive], Any]) -> frozenset[str]:
     return frozenset(name for name, row in TABLE.items() if test(row))
 
 
+MAKES_NAN = named(lambda row: "nan" in row.makes)
+"""Primitives that can produce a NaN from operands without one."""
+
+MAKES_INFINITY = named(lambda row: "infinity" in row.makes)
+"""Primitives that can produce an infinity from finite operands."""
+
 COMPARISONS = {
     name: row.sign for name, row in TABLE.items() if row.kind == "comparison" and row.sign
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallas_debug.bridge import internals
+from pallas_debug.bridge import jaxcompat
 
 COMPILED, FAILED, NO_COMPILER = 0, 1, 3
 """Exit codes of a script: the kernel compiled, failed, or no compiler was available."""
@@ -147,7 +147,7 @@ def lowered():
 
 
 '''
-    + internals.COMPILE_A_MODULE
+    + jaxcompat.COMPILE_A_MODULE
     + _END
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from pallas_debug.bridge import contexts
+from pallas_debug.bridge.active import without_user_contexts
 from pallas_debug.bridge.jaxcompat import mesh_lib, xla_client
 
 
@@ -26,7 +26,7 @@ def _device() -> Any:
 def evaluating(*, enable_x64: bool) -> Iterator[None]:
     """Evaluate this thread's jax operations on our own client."""
     with (
-        contexts.neutral(),
+        without_user_contexts(),
         jax.debug_nans(False),  # jax looks at the kernel's results
         jax.debug_infs(False),
         jax.enable_x64(enable_x64),

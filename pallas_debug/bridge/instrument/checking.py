@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,6 @@ from jax import lax
 from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument import primitives as primitives_of
-from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN, accessed
 from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site
 from pallas_debug.bridge.jaxcompat import (
@@ -40,14 +38,17 @@ from pallas_debug.bridge.jaxcompat import (
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.jaxprs.params import block_entry
 from pallas_debug.bridge.normal_forms import (
+    AccessForm,
     BranchForm,
     CallForm,
     Control,
+    CopyForm,
     InnerJaxpr,
     LoopForm,
     RefChain,
     ScopeForm,
 )
+from pallas_debug.bridge.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.findings.facts import array_text
 
 Loops = tuple[Any, ...]
@@ -113,7 +114,7 @@ class Checker(Forward[Any, Loops]):
             if primitive is checkify.check_p:
                 self._user_check(eqn, inputs)
                 return []
-            for at, what in accessed(eqn, inputs):
+            for at, what in _accessed(eqn, inputs):
                 self._indices(eqn, at, what)
             if primitive is lax.dynamic_slice_p:
                 self._dynamic_slice(eqn, inputs)
@@ -199,7 +200,8 @@ class Checker(Forward[Any, Loops]):
         # A `fori_loop` with explicit bounds has its index first.
         is_counted = bool(loop.carry) and _is_int_scalar(loop.carry[0])
         # A condition cannot write: to check it, evaluate it once more where writes are possible.
-        is_checked = primitives_of.is_checked(tested.jaxpr)
+        # That of a `fori_loop` cannot fail, and Mosaic recognises the loop by what is in it.
+        is_checked = not loop.is_counted
 
         def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`
             return jax_core.eval_jaxpr(*tested, *test_constants, *carried)[0]
@@ -468,6 +470,21 @@ class Checker(Forward[Any, Loops]):
             Pending(site=len(self.sites), failed=failed, confirmed=confirmed, values=values)
         )
         self.sites.append(replace(site, depth=min(len(self._loops), MAX_LOOPS)))
+
+
+def _accessed(
+    eqn: Any, inputs: Sequence[Any]
+) -> Iterator[tuple[RefChain, Literal["read", "write"]]]:
+    """Yield the parts of refs that an equation accesses, given its operands.
+
+    Elements that a mask leaves out may be outside: such an access is not checked.
+    """
+    match primitives.form(eqn, inputs):
+        case AccessForm(mask=None) as access:
+            yield access.place, "read" if access.is_load else "write"
+        case CopyForm(is_wait=False) as copy:
+            yield copy.source, "read"
+            yield copy.destination, "write"
 
 
 def _kept(scalars: Sequence[Any]) -> tuple[tuple[str, str], ...]:

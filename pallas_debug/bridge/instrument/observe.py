@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from pallas_debug.bridge import inline
-from pallas_debug.bridge import undo as undoing
 from pallas_debug.bridge.active import ActiveStack, ThreadValue
 from pallas_debug.bridge.capture import meshes
 from pallas_debug.bridge.hosted import launched
@@ -123,7 +122,7 @@ def lowered(
         observer.skipped(name_of(params), meshes.PARTITIONED, digest=_digest())
         return plain()(context, *nodes)
     name = "?"
-    undo = undoing.mark(context)
+    undo = inline.undoing(context)
     try:
         name = name_of(params)
         made = instrument.instrument(params, observer.checks)

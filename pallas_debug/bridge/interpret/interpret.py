@@ -18,8 +18,8 @@ import jax
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug import interrupts
-from pallas_debug.bridge import contexts, patches, platform
-from pallas_debug.bridge.active import ActiveStack, ThreadValue
+from pallas_debug.bridge import patches, platform
+from pallas_debug.bridge.active import ActiveStack, ThreadValue, user_context
 from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.interpret.params import ChosenMode, Kind, Mode
@@ -43,7 +43,7 @@ class _Asked:
 # Kernels are bound through this file; keep it out of their source locations.
 source_info_util.register_exclusion(__file__)
 
-_context = contexts.make()
+_context = user_context()
 """Makes the mode part of jax's cache keys: jax does not know about `auto`, `machine` and `off`."""
 
 _asked: ActiveStack[_Asked] = ActiveStack()

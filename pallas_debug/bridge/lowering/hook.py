@@ -21,8 +21,8 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from pallas_debug.bridge import chip, contexts, inline, patches
-from pallas_debug.bridge.active import ActiveStack, ThreadValue
+from pallas_debug.bridge import chip, inline, patches
+from pallas_debug.bridge.active import ActiveStack, ThreadValue, user_context
 from pallas_debug.bridge.hosted import launched
 from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
@@ -60,7 +60,7 @@ class LoweringWatcher(Protocol):
         """Handle an internal error in the hook."""
 
 
-_epoch = contexts.make()
+_epoch = user_context()
 _epochs = itertools.count(1)
 _watchers: ActiveStack[LoweringWatcher] = ActiveStack()
 _collected = ThreadValue[list[object] | None](None)

@@ -17,7 +17,7 @@ from pallas_debug.bridge.jaxcompat import conditionals, dtypes, jax_core, loops
 from pallas_debug.bridge.jaxprs import lines, nested
 from pallas_debug.bridge.normal_forms import InnerJaxpr
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import scalars, single, units
+from pallas_debug.bridge.programs import scalars, units
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
@@ -210,7 +210,7 @@ class Decoder:
         def finished(step: ir.MachineStep | _Unit) -> ir.MachineStep:
             if isinstance(step, ir.MachineStep):
                 return _without_unused(step, used)
-            return units.compute(step, used) if self.fuse else single.compute(step)
+            return units.compute(step, used) if self.fuse else units.compute_one(step)
 
         steps = tuple(map(finished, self.steps))
         return ir.KernelProgram(

@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.jaxprs import nested
-from pallas_debug.bridge.primitives import SUMS
+from pallas_debug.bridge.primitives import MAKES_INFINITY, MAKES_NAN, SUMS
 from pallas_debug.bridge.programs import numerics, units
 from pallas_debug.bridge.programs.units import Unit
 from pallas_debug.findings.facts import array_text

@@ -19,11 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge.instrument.primitives import ARITHMETIC
 from pallas_debug.bridge.jaxcompat import jax_core
 from pallas_debug.bridge.jaxprs import likeness, nested
+from pallas_debug.bridge.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs import scalars, units
+
+_ARITHMETIC = MAKES_NAN | MAKES_INFINITY
 
 Flag = tuple[str, int]
 """A suspicion about an "output" or an "equation", by number."""
@@ -63,7 +65,7 @@ class WatchedUnit:
             known.bind(eqn.outvars, units.bound(eqn, inputs))
             if divides_integers(eqn):
                 tests.append((("equation", i), jnp.any(inputs[1] == 0)))
-            if eqn.primitive.name in ARITHMETIC or not makers.isdisjoint(
+            if eqn.primitive.name in _ARITHMETIC or not makers.isdisjoint(
                 nested.variables(eqn.invars)
             ):
                 makers.update(eqn.outvars)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +174,41 @@ def compute(members: Sequence[PendingEquation], used: set[int]) -> ir.Compute:
         evaluate=scalars.on_scalars(unit) or unit,
         unit=unit,
     )
+
+
+def compute_one(members: Sequence[PendingEquation]) -> ir.Compute:
+    """Return a step that evaluates one equation, and keeps its results even if they are unused."""
+    (item,) = members
+    step = compute(members, {out.number for out in item.outputs})
+    if not isinstance(step.evaluate, Unit):
+        return step
+    return replace(step, evaluate=_of_any_width(step.evaluate))
+
+
+def _of_any_width(unit: Unit) -> Callable[..., Sequence[Any]]:
+    """The compiled unit, of a kernel that may have been traced with 64-bit values."""
+    names = {str(getattr(v.aval, "dtype", "")) for v in (*unit.invars, *unit.outvars)}
+    if names.isdisjoint({"float64", "int64", "uint64", "complex128"}):
+        return unit.compiled
+
+    def evaluate(*values: Any) -> Sequence[Any]:
+        with jax.enable_x64(True):  # otherwise jax would truncate them
+            return unit.compiled(*values)
+
+    return evaluate
+
+
+def prepare(program: ir.KernelProgram) -> None:
+    """Compile the equations of a program that was decoded with `fuse=False`.
+
+    Otherwise, a step in the debugger would take the time of a compilation, about 50 ms, when it
+    reaches an equation for the first time.
+    """
+    for step in program.all_steps():
+        if not isinstance(step, ir.Compute) or not isinstance(step.unit, Unit):
+            continue
+        zeros = [np.zeros(v.aval.shape, v.aval.dtype) for v in step.unit.invars]
+        step.evaluate(*zeros)
 
 
 # Conditions

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from pallas_debug.bridge import internals, primitives
+from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.jaxcompat import debugging, jax_core
 from pallas_debug.bridge.jaxprs import nested
 from pallas_debug.bridge.unparse import refs, regions, values
@@ -149,7 +149,7 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
 def _home(primitive: Any) -> tuple[str, str]:
     """Module and name of a primitive of jax."""
     for name, module in sorted(sys.modules.items()):
-        if name.startswith(internals.PREFIX):
+        if name.startswith(jaxcompat.PREFIX):
             for attribute, value in list(vars(module).items()):
                 if value is primitive:
                     return name, attribute

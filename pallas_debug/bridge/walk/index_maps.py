@@ -24,8 +24,7 @@ from pallas_debug.bridge.jaxprs.params import (
     revisits,
 )
 from pallas_debug.bridge.walk.events import Event, Walked
-from pallas_debug.bridge.walk.numbers import MAX_ELEMENTS
-from pallas_debug.bridge.walk.walker import UNKNOWN, Exhausted, Value, Walker
+from pallas_debug.bridge.walk.walker import MAX_ELEMENTS, UNKNOWN, Exhausted, Value, Walker
 from pallas_debug.model import Operand, SourceLine
 from pallas_debug.profile.blocks import BlockIndex
 

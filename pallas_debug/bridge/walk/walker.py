@@ -1,8 +1,11 @@
 """Walker over a kernel's jaxpr, at all grid points at once, that records its accesses.
 
 Nothing runs. Values that depend only on program ids, loop counters, literals and known scalar
-prefetch are computed in numpy (`numbers.py`); all others are unknown, and events that depend on
-them are uncertain. A loop is walked once, with its iterations as an additional dimension.
+prefetch are computed in numpy; all others are unknown, and events that depend on them are
+uncertain. A loop is walked once, with its iterations as an additional dimension.
+
+A known value is an array that broadcasts against the grid: one that depends on a single grid
+dimension has a single dimension other than 1, however large the grid is.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from pallas_debug.bridge.normal_forms import (
     RefChain,
     ScopeForm,
 )
-from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Dim, Event, KernelRef, View
 
 MAX_EQUATIONS = 10_000
 """Maximum number of equations to walk."""
+
+MAX_ELEMENTS = 1 << 25
+"""Maximum elements of one value; larger values are not computed."""
 
 MAX_ITERATIONS = 1 << 16
 """Maximum iterations of a loop that is walked as a whole."""
@@ -134,7 +139,7 @@ class Walker(Forward[Value, WalkState]):
         found = self._literals.get(id(atom))
         if found is None:
             found = self.constant(atom.val)
-            if isinstance(found, np.ndarray) and numbers.is_number(atom.aval):
+            if isinstance(found, np.ndarray) and is_number(atom.aval):
                 found = found.astype(atom.aval.dtype)
             self._literals[id(atom)] = found
         return found
@@ -176,7 +181,7 @@ class Walker(Forward[Value, WalkState]):
             if isinstance(value, KernelRef):
                 self.emit("escape", eqn, place, view=View(buffer=value))
         known = [value for value in inputs if isinstance(value, np.ndarray)]
-        computed = numbers.compute(eqn, known) if len(known) == len(inputs) else None
+        computed = compute(eqn, known) if len(known) == len(inputs) else None
         return [UNKNOWN] * len(eqn.outvars) if computed is None else [computed]
 
     # Refs
@@ -201,7 +206,7 @@ class Walker(Forward[Value, WalkState]):
             return None
         dims = view.levels[0] if view.levels else ()
         starts = [dim.start for dim in dims if dim.start is not None and not dim.is_slice]
-        if len(starts) != table.ndim or numbers.too_large(*starts):
+        if len(starts) != table.ndim or too_large(*starts):
             return None
         clipped = (np.clip(s, 0, n - 1) for s, n in zip(starts, table.shape, strict=True))
         entry: np.ndarray = table[tuple(clipped)] if table.ndim else table
@@ -263,7 +268,7 @@ class Walker(Forward[Value, WalkState]):
     ) -> Iterator[tuple[int, WalkState]]:
         for number in range(len(branch.branches)):
             taken = _taken(branch, number)
-            if taken is None or numbers.too_large(place.where, taken):
+            if taken is None or too_large(place.where, taken):
                 yield number, replace(place, certain=False)
             elif (where := place.where & taken).any():
                 yield number, replace(place, where=where)
@@ -291,7 +296,7 @@ class Walker(Forward[Value, WalkState]):
             return self._counted(loop, place)
         steps = _leading(min(loop.length, MAX_ITERATIONS), place)
         where = np.broadcast_to(place.where, (len(steps), *place.where.shape))
-        if numbers.too_large(where):
+        if too_large(where):
             raise Exhausted("its loops have too many iterations")
         return _counters(loop, steps), replace(place, where=where)
 
@@ -307,7 +312,7 @@ class Walker(Forward[Value, WalkState]):
             (more,) = self.run(loop.condition, [*loop.condition_constants, *carry], maybe)
             if not isinstance(more, np.ndarray) or more.ndim <= place.where.ndim:
                 break
-            if numbers.too_large(place.where, more):
+            if too_large(place.where, more):
                 break
             if not (more[-1] & place.where).any():
                 where = np.logical_and.accumulate(more, axis=0) & place.where
@@ -341,7 +346,7 @@ def _merged(where: np.ndarray, value: Value, other: Value) -> Value:
         return other
     if not isinstance(value, np.ndarray) or not isinstance(other, np.ndarray):
         return UNKNOWN
-    return UNKNOWN if numbers.too_large(where, value, other) else np.where(where, value, other)
+    return UNKNOWN if too_large(where, value, other) else np.where(where, value, other)
 
 
 def _forgotten(values: Sequence[Value]) -> list[Value]:
@@ -353,14 +358,48 @@ def _leading(count: int, place: WalkState) -> np.ndarray:
     return np.arange(count, dtype=np.int64).reshape(-1, *(1,) * place.where.ndim)
 
 
-def _counters(loop: LoopForm, numbers_of: np.ndarray) -> list[Value]:
+def _counters(loop: LoopForm, numbers: np.ndarray) -> list[Value]:
     """Carried values in some iterations, by number: refs, constants and counters."""
     values: list[Value] = []
     for start, step in zip(loop.carry, loop.steps(), strict=True):
         if isinstance(start, KernelRef) or step == 0:
             values.append(start)
         elif isinstance(start, np.ndarray) and step is not None:
-            values.append((start + numbers_of * step).astype(start.dtype))
+            values.append((start + numbers * step).astype(start.dtype))
         else:
             values.append(UNKNOWN)
     return values
+
+
+# Numbers
+
+
+def compute(eqn: Any, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Compute the only output of a scalar equation; None without a rule, or if it is too large.
+
+    Overflows as in XLA: call it within `np.errstate(all="ignore")`.
+    """
+    row = primitives.TABLE.get(eqn.primitive.name)
+    if row is None or row.arrays is None or len(eqn.outvars) != 1:
+        return None
+    out = eqn.outvars[0].aval
+    if getattr(out, "shape", None) != () or not is_number(out) or too_large(*inputs):
+        return None
+    value: np.ndarray = np.asarray(row.arrays(*inputs)).astype(out.dtype, copy=False)
+    return value
+
+
+def is_number(aval: Any) -> bool:
+    """Return whether numpy has this dtype, unlike jax's own (keys, semaphores) and small floats."""
+    dtype = getattr(aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
+
+
+def too_large(*values: np.ndarray) -> bool:
+    """Return whether the broadcast result has too many elements."""
+    if all(value.size == 1 for value in values):
+        return False
+    size = 1
+    for dim in np.broadcast_shapes(*(value.shape for value in values)):
+        size *= dim
+    return size > MAX_ELEMENTS
