@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +21,10 @@ from pallas_debug.analysis import (
 )
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import mechanisms
-from pallas_debug.bridge.jaxprs.params import jaxprs_of
-from pallas_debug.bridge.jaxprs.unused import unused_lines
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.faults import Fault
-from pallas_debug.findings.hints import HintKind
 from pallas_debug.model import Finding, Gap, Hint, Target
 
 TIME_LIMIT = 10.0
@@ -111,8 +108,7 @@ def analyze(
         if finding.kind in _OF_WHOLE_OUTPUTS
     }
     results.append(coverage.look(kernel, written_elsewhere))
-    hints = (*unread.hints(kernel), *_without_effect(captured))
-    return _analysis(captured, results, left_out, hints, uses)
+    return _analysis(captured, results, left_out, unread.hints(kernel), uses)
 
 
 def _analysis(
@@ -131,18 +127,6 @@ def _analysis(
     )
 
 
-def _without_effect(captured: Capture) -> Iterator[Hint]:
-    """Yield lines that compute an array for nothing."""
-    for line in unused_lines(jaxprs_of(captured.params)[0]):
-        yield Hint(
-            kind=HintKind.NO_EFFECT,
-            kernel=captured.kernel.name,
-            digest=captured.kernel.digest,
-            message=f"what line {line.line} computes reaches no output",
-            source=line,
-        )
-
-
 def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) -> Analysis:
     """Analyse one step of a grid of unknown size: its findings hold for every size but 0."""
     count = captured.kernel.grid.count(None)
@@ -153,7 +137,7 @@ def _of_any_size(captured: Capture, targets: Sequence[Target], deadline: float) 
     used, uses = memory.look(kernel, targets)
     results = [tiling.look(kernel), used, operations.look(kernel, targets)]
     left_out = [f"index maps and accesses: {index_maps.UNSIZED}, and it was not given"]
-    return _analysis(captured, results, left_out, _without_effect(captured), uses)
+    return _analysis(captured, results, left_out, (), uses)
 
 
 def _gaps(captured: Capture, reasons: Iterable[str], *, is_partial: bool) -> tuple[Gap, ...]:

@@ -129,7 +129,7 @@ jax_core: Any = Internal(
     "jax._src.core",
     names="ClosedJaxpr[-0.11] DebugInfo Jaxpr Literal NamedAxisEffect Primitive "
     "ShapedArray Tracer Var empty_ref_p eval_jaxpr free_ref_p jaxpr_as_fun "
-    "new_jaxpr_eqn physical_aval trace_ctx trace_state_clean typeof",
+    "new_jaxpr_eqn physical_aval trace_state_clean typeof",
 )
 debugging: Any = Internal(
     "jax._src.debugging", names="debug_callback_p debug_print_p merge_callback_args"
@@ -206,8 +206,7 @@ indexing: Any = Internal("jax._src.state.indexing", names="NDIndexer Slice")
 state_primitives: Any = Internal("jax._src.state.primitives", names="addupdate_p get_p swap_p")
 state_types: Any = Internal(
     "jax._src.state.types",
-    names="BitcastTransform ReadEffect ReshapeTransform SelectTransform TransformedRef "
-    "TransposeTransform",
+    names="BitcastTransform ReshapeTransform SelectTransform TransformedRef TransposeTransform",
 )
 tpu_info: Any = Internal(
     "jax._src.tpu_info",  # since jax 0.11.1

@@ -33,7 +33,6 @@ class HintKind(StrEnum):
         "several writers",
         "different grid points write the same element, and the last one wins",
     )
-    NO_EFFECT = "no effect", "the result of an operation reaches no output"
     PLACEMENT = "placement", "XLA puts an operand in another memory than the kernel declares"
     SAME_RANDOM_BITS = "same random bits", "the same random bits are drawn again"
     LOW_PRECISION_SUM = "low-precision sum", "a long sum is kept in a 16-bit float type"

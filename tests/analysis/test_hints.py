@@ -1,4 +1,4 @@
-"""Hints of the static analysis: parts of inputs in no block, and lines without an effect."""
+"""Hints of the static analysis: parts of inputs in no block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from analysis_runs import F32, TILE, Captures, S
+from analysis_runs import F32, Captures, S
 from jax import lax
 from jax.experimental import pallas as pl
 
@@ -114,45 +114,3 @@ def test_reads_that_are_not_known_may_be_of_the_rest(captures: Captures) -> None
         out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
     )
     assert hints(captures, call, S((32, 128), F32), S((8, 128), jnp.int32)) == ()
-
-
-def attention(use_mask: bool) -> Callable[..., Any]:
-    """Softmax of scores, masked under a flag; jax#19237."""
-
-    def weigh(q_ref: Any, k_ref: Any, o_ref: Any) -> None:
-        scores = jnp.dot(q_ref[...], k_ref[...].T, preferred_element_type=F32)
-        row = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-        column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-        masked = jnp.where(row >= column, scores, -1e30)
-        scores = masked if use_mask else scores
-        weights = jnp.exp(scores - scores.max(1, keepdims=True))
-        o_ref[...] = weights / weights.sum(1, keepdims=True)
-
-    return lambda q, k: pl.pallas_call(weigh, out_shape=q)(q, k)
-
-
-def test_a_mask_that_is_not_used(captures: Captures) -> None:
-    """jax has removed it from the kernel by then."""
-    args = S((128, 128), F32), S((128, 128), F32)
-    (hint,) = hints(captures, attention(False), *args)
-    assert hint.kind is HintKind.NO_EFFECT
-    assert hint.source is not None
-    assert hint.source.text == "masked = jnp.where(row >= column, scores, -1e30)"
-    assert hint.message == f"what line {hint.source.line} computes reaches no output"
-    assert hints(captures, attention(True), *args) == ()
-
-
-def test_what_has_an_effect_is_used(captures: Captures) -> None:
-    def kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
-        x = x_ref[...]
-        acc_ref[...] = x * 2
-        pl.debug_print("{}", x[0, 0] + 1)
-        quotient, _ = jnp.divmod(x, 2)  # the remainder is in the same line
-        zeros = jnp.zeros_like(x_ref[...])  # a load for its shape
-
-        @pl.when(x[0, 0] > 0)
-        def _store() -> None:
-            o_ref[...] = quotient + zeros
-
-    call = pl.pallas_call(kernel, out_shape=S((8, 128), F32), scratch_shapes=[TILE])
-    assert hints(captures, call, S((8, 128), F32)) == ()

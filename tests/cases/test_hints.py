@@ -48,17 +48,6 @@ def column_sums(x: jax.Array) -> jax.Array:
     return pl.pallas_call(add_rows, out_shape=jax.ShapeDtypeStruct((1, 128), x.dtype))(x)
 
 
-@called()
-def masked_softmax(x_ref, out_ref):
-    """From jax-ml/jax#19237: a mask is computed and not used."""
-    scores = x_ref[...]
-    row = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
-    column = lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-    masked = jnp.where(row >= column, scores, -1e30)  # noqa: F841 - the fault
-    weights = jnp.exp(scores - scores.max(1, keepdims=True))
-    out_ref[...] = weights / weights.sum(1, keepdims=True)
-
-
 @called(grid=(4,))
 def fours(x_ref, out_ref):
     """From pallas-tpu-tutorial: starts are multiples of 4, and not of 128."""

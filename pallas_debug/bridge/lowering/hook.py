@@ -28,7 +28,7 @@ from pallas_debug.bridge.hosted.lowering import NotPrepared
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.jaxcompat import jax_core, mlir, mpmd, pallas_call, source_info_util
-from pallas_debug.bridge.jaxprs import outputs, unused, windows
+from pallas_debug.bridge.jaxprs import outputs, windows
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.explain import asserted
 from pallas_debug.guards import guarded
@@ -263,27 +263,25 @@ def _without_outer_line() -> Iterator[None]:
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a kernel's own source lines, and its dead equations; name jax's assertions and windows.
+    """Keep a kernel's own source lines; name jax's assertions and windows.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
     traceback of the outer call, and assigns the line of that call to every equation inside.
     """
 
     @functools.wraps(trace)
-    def trace_kernel(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        traced: list[Any] = []
+    def trace_kernel(*args: Any, **kwargs: Any) -> Any:
         with contextlib.ExitStack() as stack:
             with guarded("hook", "keeping the lines of a kernel that jax traces", _report):
                 stack.enter_context(_without_outer_line())
             try:
-                jaxpr, *others = trace(unused.recording(function, traced), *args, **kwargs)
+                jaxpr, *others = trace(*args, **kwargs)
             except AssertionError as error:
                 if (failed := asserted.named(error)) is None:
                     raise
                 raise failed from error
         with guarded("hook", "naming the windows of a pipeline", _report):
             jaxpr = windows.with_names(jaxpr)
-            unused.record(jaxpr, traced)
         return (jaxpr, *others)
 
     return trace_kernel
