@@ -143,7 +143,9 @@ mlir: Any = Internal(
     "jax._src.interpreters.mlir",
     names="TokenSet lower_fun module_to_bytecode",
 )
-partial_eval: Any = Internal("jax._src.interpreters.partial_eval", names="trace_to_jaxpr_dynamic")
+partial_eval: Any = Internal(
+    "jax._src.interpreters.partial_eval", names="dce_jaxpr trace_to_jaxpr_dynamic"
+)
 conditionals: Any = Internal(
     "jax._src.lax.control_flow.conditionals", names="cond_p platform_index_p"
 )

@@ -35,14 +35,11 @@ def inverted(value: np.ndarray) -> np.ndarray:
 
 
 def selected(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
-    result = cases[0]
-    for i, case in enumerate(cases[1:], 1):
-        result = np.where(which == i, case, result)
-    return result
+    return np.choose(which.astype(np.intp), cases, mode="clip")
 
 
 def clamped(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> Any:
-    return np.minimum(np.maximum(x, low), high)
+    return np.clip(x, low, high)
 
 
 # Scalars
@@ -69,20 +66,12 @@ def logically_shifted_right(x: Any, y: Any) -> Any:
     return shifted_right(x, y, "u")
 
 
-def larger_scalar(x: Any, y: Any) -> Any:
-    return y if y > x else x
-
-
-def smaller_scalar(x: Any, y: Any) -> Any:
-    return y if y < x else x
-
-
 def selected_scalar(which: Any, *cases: Any) -> Any:
     return cases[int(which)]
 
 
 def clamped_scalar(low: Any, x: Any, high: Any) -> Any:
-    return low if x < low else high if x > high else x
+    return min(max(x, low), high)
 
 
 def itself(x: Any, *_: Any) -> Any:

@@ -46,10 +46,7 @@ def is_partitioned(context: Any) -> bool:
 
 def device_number(mesh: Mapping[str, int]) -> Any:
     """Return the number of this device in a mesh, as a traced int32."""
-    number = jnp.int32(0)
-    for axis, size in mesh.items():
-        number = number * size + lax.axis_index(axis).astype(jnp.int32)
-    return number
+    return lax.axis_index(tuple(mesh)).astype(jnp.int32) if mesh else jnp.int32(0)
 
 
 DEVICE_NUMBER = jax_core.ShapedArray((), np.dtype(np.int32))

@@ -8,7 +8,7 @@ stay.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxcompat import (
-    closed_as,
-    jax_core,
-    opened,
-)
+from pallas_debug.bridge.jaxcompat import closed_as, jax_core, opened, partial_eval
 from pallas_debug.bridge.jaxprs import nested
 
 Version = tuple[str, Capture]
@@ -84,21 +80,12 @@ def _without(captured: Capture, removed: Collection[int]) -> Capture:
                 atoms = [_now(atom, known) for atom in old.invars]
                 found.append(old.replace(params=params, invars=atoms))
         outvars = [_now(atom, known) for atom in jaxpr.outvars]
-        return jaxpr.replace(eqns=_live(found, outvars), outvars=outvars)
+        made = jaxpr.replace(eqns=found, outvars=outvars)
+        return partial_eval.dce_jaxpr(made, [True] * len(outvars), instantiate=True)[0]
 
     old = captured.params["jaxpr"]
     new = closed_as(old, edited(opened(old)[0]))
     return replace(captured, params={**captured.params, "jaxpr": new})
-
-
-def _live(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
-    """Equations with an effect or a used result."""
-    wanted, found = set(nested.variables(outvars)), []
-    for eqn in reversed(eqns):
-        if eqn.effects or not wanted.isdisjoint(eqn.outvars):
-            found.append(eqn)
-            wanted.update(nested.variables(eqn.invars))
-    return found[::-1]
 
 
 def _now(atom: Any, known: dict[Any, Any]) -> Any:

@@ -27,7 +27,7 @@ _of_one: likeness.SharedPrograms[Callable[..., Any]] = likeness.SharedPrograms()
 ALIGNMENT = 64
 """Alignment of arrays, in bytes, that XLA requires on a CPU."""
 
-MIN_ALIGNED = 4096
+MIN_ALIGNED = 1 << 17
 """Minimum size, in bytes, of arrays to align; smaller ones are faster to copy than to align."""
 
 
