@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug.bridge import libtpu
-from pallas_debug.bridge.jaxcompat import mlir_ir, xla_client
+from pallas_debug.bridge.jaxcompat import xla_client
 from pallas_debug.chips import gpu_of
 
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
@@ -37,18 +37,10 @@ def compile_module(
       jax.errors.JaxRuntimeError: XLA or a back end of Pallas rejects the module.
     """
     devices = _devices(target, num_devices)
-    device = devices[0]
-    with libtpu.mlir_context():
-        parsed = mlir_ir.Module.parse(module)
-    executable = device.client.compile(
-        parsed,
-        xla_client.DeviceList(devices),
-        libtpu.compile_options([d.id for d in devices], options),
-    )
     return libtpu.ExecutableReport(
-        device_kind=device.device_kind,
-        build=str(device.client.platform_version).strip().partition("\n")[0],
-        memory=libtpu.memory_of(executable),
+        device_kind=devices[0].device_kind,
+        build=str(devices[0].client.platform_version).strip().partition("\n")[0],
+        memory=libtpu.memory_of(libtpu.compiled(module, devices, options)),
     )
 
 

@@ -84,19 +84,24 @@ def compile_module(
             f"has {len(devices)}; use a larger topology as the target"
         )
     devices = devices[:num_devices]
-    client: Any = devices[0].client
-    with mlir_context():
-        parsed = mlir_ir.Module.parse(module)
-    device_list = xla_client.DeviceList(devices)
-    # The client of the host's own device compiles and loads; that of a topology only compiles.
-    compile_ = getattr(client, "compile", None) or client.compile_and_load
-    executable = compile_(parsed, device_list, compile_options([d.id for d in devices], options))
+    executable = compiled(module, devices, options)
     return ExecutableReport(
         device_kind=devices[0].device_kind,
-        build=build(client),
+        build=build(devices[0].client),
         memory=memory_of(executable),
         calls=_calls(executable) if wants_calls else (),
     )
+
+
+def compiled(module: bytes, devices: Sequence[Any], options: Mapping[str, str]) -> Any:
+    """Compile a StableHLO module for these devices."""
+    client = devices[0].client
+    with mlir_context():
+        parsed = mlir_ir.Module.parse(module)
+    # The client of the host's own device compiles and loads; that of a topology only compiles.
+    compile_ = getattr(client, "compile", None) or client.compile_and_load
+    device_list = xla_client.DeviceList(tuple(devices))
+    return compile_(parsed, device_list, compile_options([d.id for d in devices], options))
 
 
 def compile_options(device_ids: Sequence[int], overrides: Mapping[str, str]) -> Any:

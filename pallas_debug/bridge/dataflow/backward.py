@@ -37,16 +37,9 @@ class Backward(ABC, Generic[V]):
     def transfer(self, eqn: Any, wanted: Sequence[V]) -> Sequence[V]:
         """Return what an equation wants of its operands."""
 
+    @abstractmethod
     def decision(self, eqn: Any, wanted: Sequence[V]) -> V:
         """Return what a branch or loop wants of the value that decides it."""
-        return functools.reduce(self.join, wanted, self.nothing)
-
-    def carry(self, wanted: Sequence[V]) -> Sequence[V]:
-        """Called with what the body of a loop wants of carried values."""
-        return wanted
-
-    def literal(self, wanted: V) -> None:
-        """Called with what is wanted of a literal."""
 
     # The engine
 
@@ -56,9 +49,7 @@ class Backward(ABC, Generic[V]):
 
         def add(atoms: Iterable[Any], values: Iterable[V]) -> None:
             for atom, value in zip(atoms, values, strict=True):
-                if isinstance(atom, jax_core.Literal):
-                    self.literal(value)
-                else:
+                if not isinstance(atom, jax_core.Literal):
                     known[atom] = self.join(known[atom], value) if atom in known else value
 
         add(jaxpr.outvars, wanted)
@@ -93,10 +84,10 @@ class Backward(ABC, Generic[V]):
         if loop.condition is not None:
             found = self.inputs(loop.condition, [self.decision(eqn, wanted)])
             decided = found[: len(loop.condition_constants)]
-            carry = self._joined(carry, self.carry(found[len(decided) :]))
+            carry = self._joined(carry, found[len(decided) :])
         while True:
             found = self.inputs(loop.body, [*carry, *stacked])
-            following = self._joined(carry, self.carry(found[first : first + count]))
+            following = self._joined(carry, found[first : first + count])
             if following == carry:
                 return [*decided, *found[:first], *carry, *found[first + count :]]
             carry = following

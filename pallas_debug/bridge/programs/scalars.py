@@ -47,26 +47,19 @@ class ScalarUnit:
     outputs: tuple[int, ...]
 
     def __call__(self, *values: Any) -> Sequence[Any]:
-        known = self._known(values)
-        for operation in self.operations:
-            known[operation.result] = operation.function(*[known[a] for a in operation.arguments])
-        return [known[slot] for slot in self.outputs]
+        return self.watched(values)[0]
 
     def watched(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
         """Return the outputs, and numbers of the equations that divided by zero."""
-        known, wrong = self._known(values), []
+        known, wrong = self.template.copy(), []
+        for slot, value in zip(self.inputs, values, strict=True):
+            known[slot] = value if isinstance(value, np.generic) else np.asarray(value)[()]
         for i, operation in enumerate(self.operations):
             given = [known[a] for a in operation.arguments]
             known[operation.result] = operation.function(*given)
             if operation.divides and given[1] == 0:
                 wrong.append(i)
         return [known[slot] for slot in self.outputs], wrong
-
-    def _known(self, values: Sequence[Any]) -> list[Any]:
-        known = self.template.copy()
-        for slot, value in zip(self.inputs, values, strict=True):
-            known[slot] = value if isinstance(value, np.generic) else np.asarray(value)[()]
-        return known
 
 
 def on_scalars(unit: Unit) -> ScalarUnit | None:
