@@ -30,16 +30,8 @@ def remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b == 0, a, np.fmod(a, np.where(b == 0, 1, b)))
 
 
-def inverted(value: np.ndarray) -> np.ndarray:
-    return np.asarray(np.logical_not(value) if value.dtype == bool else np.invert(value))
-
-
 def selected(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return np.choose(which.astype(np.intp), cases, mode="clip")
-
-
-def clamped(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> Any:
-    return np.clip(x, low, high)
 
 
 # Scalars
@@ -60,18 +52,6 @@ def shifted_right(x: Any, y: Any, kind: str = "i") -> Any:
     """Right shift that fills with the sign bit (`i`) or zeros (`u`), for operands of any sign."""
     same = f"{kind}{x.itemsize}"
     return (x.view(same) >> y.astype(same)).view(x.dtype)
-
-
-def logically_shifted_right(x: Any, y: Any) -> Any:
-    return shifted_right(x, y, "u")
-
-
-def selected_scalar(which: Any, *cases: Any) -> Any:
-    return cases[int(which)]
-
-
-def clamped_scalar(low: Any, x: Any, high: Any) -> Any:
-    return min(max(x, low), high)
 
 
 def itself(x: Any, *_: Any) -> Any:

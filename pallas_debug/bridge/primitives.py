@@ -6,6 +6,7 @@ Rows are keyed by name, so that a primitive which the installed jax does not hav
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,12 @@ def _rows() -> Iterator[Primitive]:
     yield _number("floor", "plain", np.floor)
     yield _number("ceil", "plain", np.ceil)
     yield _number("square", "plain nan infinity", np.square)
-    yield _number("clamp", "plain", rules.clamped, rules.clamped_scalar)
+    yield _number(
+        "clamp",
+        "plain",
+        lambda low, x, high: np.clip(x, low, high),
+        lambda low, x, high: min(max(x, low), high),
+    )
     yield _row("add_any", "elementwise", "nan infinity", scalar=operator.add)
     yield from _of_kind("elementwise", "integer_pow", "nan infinity")
     yield from _of_kind("elementwise", "round mulhi")
@@ -130,15 +136,21 @@ def _rows() -> Iterator[Primitive]:
         yield _number(name, "plain", function, getattr(operator, name), sign, "comparison")
     for name, sign in (("eq_to", "=="), ("le_to", "<="), ("lt_to", "<")):
         yield _row(name, "comparison", sign=sign)
-    yield _number("select_n", "plain", rules.selected, rules.selected_scalar, kind="selection")
+    yield _number(
+        "select_n",
+        "plain",
+        rules.selected,
+        lambda which, *cases: cases[int(which)],
+        kind="selection",
+    )
     # Bits
     yield _number("and", "", np.bitwise_and, operator.and_, "&")
     yield _number("or", "", np.bitwise_or, operator.or_, "|")
     yield _number("xor", "", np.bitwise_xor, operator.xor, "^")
-    yield _number("not", "", rules.inverted, operator.invert, "~")
+    yield _number("not", "", np.invert, operator.invert, "~")
     yield _number("shift_left", "plain", np.left_shift, operator.lshift)
     yield _number("shift_right_arithmetic", "plain", np.right_shift, rules.shifted_right)
-    logical = rules.logically_shifted_right
+    logical = functools.partial(rules.shifted_right, kind="u")
     yield _number("shift_right_logical", "plain", logical, logical)
     yield from _of_kind("elementwise", "population_count clz", "plain")
     # Functions of floats

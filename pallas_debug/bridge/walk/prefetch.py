@@ -57,9 +57,9 @@ def tables(
         computed = jax.jit(passed)(*(given[i] for i in known))
     found: dict[str, list[Tables]] = {}
     for digest, values in zip(digests, computed, strict=True):
-        made = tuple(None if value is None else np.asarray(value) for value in values)
-        several = found.setdefault(digest, [])
-        if not any(_are_equal(made, other) for other in several):
+        made: Any = tuple(None if value is None else np.asarray(value) for value in values)
+        several: list[Any] = found.setdefault(digest, [])
+        if not any(all(map(np.array_equal, made, other)) for other in several):
             several.append(made)
     return found
 
@@ -130,10 +130,3 @@ def _is_computable(eqn: Any) -> bool:
     if sum(math.prod(aval.shape) for aval in avals) > MAX_ELEMENTS:
         return False
     return all(_is_computable(e) for inner in nested.within(eqn.params) for e in inner.jaxpr.eqns)
-
-
-def _are_equal(a: Tables, b: Tables) -> bool:
-    return all(
-        (x is None and y is None) or (x is not None and y is not None and np.array_equal(x, y))
-        for x, y in zip(a, b, strict=True)
-    )
