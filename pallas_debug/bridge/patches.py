@@ -134,7 +134,6 @@ MOSAIC = "Mosaic module"
 CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 MOSAIC_GPU = "texts of Mosaic GPU"
-NO_GPU = "plugins without a GPU"
 
 
 @dataclass(frozen=True)
@@ -425,13 +424,5 @@ TABLE: tuple[Patch, ...] = (
         replacement=f"{__name__}:absent",
         is_optional=True,
         why="loading libtpu without a TPU takes 0.5 s and prints a page of warnings; never undone",
-    ),
-    Patch(
-        area=NO_GPU,
-        owner="jax._src.xla_bridge",
-        name="discover_pjrt_plugins",
-        replacement="pallas_debug.bridge.platform:discovering_plugins",
-        why="without CUDA's libraries, the plugin that compiles for GPUs prints a traceback; never "
-        "undone",
     ),
 )

@@ -7,13 +7,12 @@ takes half a second and prints a page of warnings before jax falls back to the C
 from __future__ import annotations
 
 import contextlib
-import functools
+import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jax
 
@@ -34,30 +33,21 @@ def leave_out_absent_tpu() -> None:
     if chips == 0:
         patches.install(patches.NO_TPU)
     if not _has_gpu():
-        patches.install(patches.NO_GPU)
+        _leave_out_cuda()
 
 
 def _has_gpu() -> bool:
     return any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd", "/dev/dxg"))
 
 
-def discovering_plugins(original: Callable[[], None]) -> Callable[[], None]:
-    """Replacement for jax's search of plugins, which does not find those for CUDA."""
-
-    @functools.wraps(original)
-    def discover() -> None:
-        before = {name: sys.modules.get(name) for name in _CUDA_PLUGINS}
-        for name in _CUDA_PLUGINS:
-            sys.modules[name] = cast(ModuleType, SimpleNamespace(initialize=lambda: None))
-        try:
-            original()
-        finally:
-            for name, module in before.items():
-                del sys.modules[name]
-                if module is not None:
-                    sys.modules[name] = module
-
-    return discover
+def _leave_out_cuda() -> None:
+    """Let jax find plugins for CUDA that do nothing; without CUDA, its own print a page."""
+    for name in _CUDA_PLUGINS if importlib.util.find_spec("jax_plugins") else ():
+        spec = importlib.util.find_spec(name)
+        if spec is not None and name not in sys.modules:
+            plugin: Any = importlib.util.module_from_spec(spec)
+            plugin.initialize = lambda: None
+            sys.modules[name] = plugin
 
 
 def default_backend() -> str:
