@@ -99,10 +99,6 @@ class JaxAssertionError(CannotRunError, AssertionError):
         super().__init__(text)
 
 
-class DebugNansError(PallasDebugError, FloatingPointError):
-    """A NaN or infinity in the results of a kernel, which `jax_debug_nans` turns into an error."""
-
-
 class DumpDirectoryError(CannotRunError):
     """Unusable dump directory: missing, a file, not writable, full."""
 

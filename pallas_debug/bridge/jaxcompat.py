@@ -129,7 +129,7 @@ jax_core: Any = Internal(
     "jax._src.core",
     names="ClosedJaxpr[-0.11] DebugInfo Jaxpr Literal NamedAxisEffect Primitive "
     "ShapedArray Tracer Var empty_ref_p eval_jaxpr free_ref_p jaxpr_as_fun "
-    "new_jaxpr_eqn physical_aval trace_state_clean typeof",
+    "new_jaxpr_eqn physical_aval typeof",
 )
 debugging: Any = Internal(
     "jax._src.debugging", names="debug_callback_p debug_print_p merge_callback_args"

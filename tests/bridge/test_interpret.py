@@ -298,18 +298,3 @@ def test_our_own_lowering_is_not_interpreted() -> None:
     with interpret.interpreting("tpu"), hook.unwatched():
         lowered = jax.jit(made).trace(X).lower(lowering_platforms=("tpu",))
     assert "tpu_custom_call" in lowered.as_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["hlo", "auto"])
-def test_a_nan_of_an_eager_kernel_ends_under_debug_nans(mode: str) -> None:
-    """jax alone would jit and call the kernel again and again, to the limit of recursion."""
-
-    def log(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.log(x_ref[...])
-
-    with jax.debug_nans(True), pallas_debug.interpret(mode):
-        for _ in range(2):
-            with pytest.raises(FloatingPointError, match="encountered in pallas_call"):
-                call(log, -1 - X)
-        np.testing.assert_array_equal(call(log, 0 * X + 1), 0 * X)

@@ -27,11 +27,9 @@ from pallas_debug.bridge.jaxcompat import (
     config,
     dispatch,
     gpu_callbacks,
-    jax_core,
     source_info_util,
     xla_bridge,
 )
-from pallas_debug.errors import DebugNansError
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +45,7 @@ _context = user_context()
 """Makes the mode part of jax's cache keys: jax does not know about `auto`, `machine` and `off`."""
 
 _asked: ActiveStack[_Asked] = ActiveStack()
-_suspended, _eager = ThreadValue(False), ThreadValue(False)
+_suspended = ThreadValue(False)
 
 
 @contextlib.contextmanager
@@ -202,15 +200,7 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
         asked = _current()
         if asked is not None:
             params["interpret"] = _value(asked, params)
-        is_debugged = jax.config.jax_debug_nans or jax.config.jax_debug_infs
-        if asked is None or not is_debugged or not jax_core.trace_state_clean():
-            return bind(*args, **params)
-        # After a NaN, jax calls what it jitted without jit (jax#25519). For an eager pallas_call,
-        # that is this primitive, which it jits again, without an end.
-        if _eager.value:
-            raise DebugNansError("Invalid value (nan or inf) encountered in pallas_call")
-        with _eager.setting(True):
-            return bind(*args, **params)
+        return bind(*args, **params)
 
     return bind_in_mode
 
