@@ -341,21 +341,17 @@ TABLE: tuple[Patch, ...] = (
         replacement="pallas_debug.bridge.chip:asking_for_tpu",
         why="answering queries of a chip must not make code take its TPU path on a CPU",
     ),
-    Patch(
-        area=CHIP,
-        owner="jaxlib._jax:Device",
-        name="num_cores",
-        replacement="pallas_debug.bridge.pretend:answering_cores",
-        is_optional=True,
-        why="a mesh of cores queries their number, which only TPU devices have",
-    ),
-    Patch(
-        area=CHIP,
-        owner="jaxlib._jax:Device",
-        name="core_count",
-        replacement="pallas_debug.bridge.pretend:answering_multiprocessors",
-        is_optional=True,
-        why="kernels for GPUs query the number of multiprocessors, which only GPUs have",
+    *(
+        Patch(
+            area=CHIP,
+            owner="jaxlib._jax:Device",
+            name=name,
+            replacement="pallas_debug.bridge.pretend:answering_cores",
+            args=(name, platforms),
+            is_optional=True,
+            why="meshes of cores, and kernels for GPUs, query a number that the CPU does not have",
+        )
+        for name, platforms in (("num_cores", "tpu cuda"), ("core_count", "cuda"))
     ),
     *(
         Patch(

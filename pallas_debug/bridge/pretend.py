@@ -43,29 +43,22 @@ def answering_kind(original: property) -> property:
     return _answering(original, _platform_of(), lambda target: chip.note(target.device_kind))
 
 
-def answering_cores(original: Any) -> property:
-    """Replacement for a device's `num_cores`, which devices other than TPUs do not have.
+def answering_cores(original: Any, name: str, platforms: str) -> property:
+    """Replacement for a device's number of cores, which the CPU does not have.
 
     All callers get this answer, including jax: `pltpu.create_tensorcore_mesh` reads it.
+
+    Args:
+      name: name of the property.
+      platforms: platforms of chips that have it.
     """
 
     def get(device: Any) -> int:
         target = chip.answered()
-        if target is not None and _platform_of().__get__(device) == "cpu":
+        is_cpu = _platform_of().__get__(device) == "cpu"
+        if target is not None and target.platform in platforms.split() and is_cpu:
             return chip.note(target.num_cores)
-        raise AttributeError(f"{type(device).__name__!r} object has no attribute 'num_cores'")
-
-    return property(get)
-
-
-def answering_multiprocessors(original: Any) -> property:
-    """Replacement for a device's `core_count`, which only GPUs have, while kernels are for one."""
-
-    def get(device: Any) -> int:
-        target = chip.answered()
-        if target is not None and target.platform == "cuda":
-            return chip.note(target.num_cores)
-        raise AttributeError(f"{type(device).__name__!r} object has no attribute 'core_count'")
+        raise AttributeError(f"{type(device).__name__!r} object has no attribute {name!r}")
 
     return property(get)
 
