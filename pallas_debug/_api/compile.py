@@ -57,7 +57,7 @@ def compile(
         default.
 
     Returns:
-      A function with the same arguments, and with methods `lower` and `compiled_for`.
+      A function with the same arguments, and with a method `lower`.
 
     Raises:
       UnknownTargetError: an unknown chip.
@@ -105,7 +105,7 @@ class Compiled(Generic[P, R]):
                     "jit, vmap or grad. Put it outside of them, as in compile(jax.vmap(f))."
                 )
             if not platform.has_tpu():
-                raise CannotRunError(self._no_tpu("call"))
+                raise CannotRunError(self._no_tpu())
             program, arrays = self._programs.of(args, kwargs)
             with self._settings(), self._translating():
                 return cast(R, program(*arrays))
@@ -121,22 +121,6 @@ class Compiled(Generic[P, R]):
         with self._settings():
             chip_of = None if platform.has_tpu() else stand_in or self._chip
             return executable.lowered(program, arrays, chip_of)
-
-    def compiled_for(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Return a new executable (`jax.stages.Compiled`), which takes only the arrays.
-
-        Arguments may be abstract, with a sharding that determines the device to compile for,
-        including one from `jax.experimental.topologies`.
-
-        Raises:
-          CannotRunError: there is no TPU and no argument is on one, or the compiler rejects a
-            switch.
-        """
-        _, arrays = self._programs.of(args, kwargs)
-        if not platform.has_tpu() and executable.device_kind(arrays) is None:
-            raise CannotRunError(self._no_tpu("compile"))
-        with self._translating():
-            return self.lower(*args, **kwargs).compile()
 
     def _settings(self) -> contextlib.AbstractContextManager[None]:
         return with_settings(switches_of.lowering_settings(self.switches))
@@ -156,11 +140,10 @@ class Compiled(Generic[P, R]):
     def _name(self) -> str:
         return getattr(self._function, "__name__", repr(self._function))
 
-    def _no_tpu(self, verb: str) -> str:
+    def _no_tpu(self) -> str:
         wanted = f", switches={','.join(self.switches)!r}" if self.switches else ""
         return (
-            f"there is no TPU here to {verb} {self._name} {'on' if verb == 'call' else 'for'}. "
-            f"To compile its kernels and keep every stage: "
-            f"pallas_debug.dump({self._name}, ...{wanted}). To run them: "
+            f"there is no TPU here to call {self._name} on. To compile its kernels and keep every "
+            f"stage: pallas_debug.dump({self._name}, ...{wanted}). To run them: "
             f"pallas_debug.interpret({self._name})(...)."
         )

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
@@ -29,7 +28,6 @@ R = TypeVar("R")
 
 _epochs = itertools.count(1)
 _printed: set[str] = set()
-_printed_lock = threading.Lock()
 
 
 @overload
@@ -191,11 +189,9 @@ class Debug:
 
 def print_once(text: str) -> None:
     """Print a line on standard error, once per process."""
-    with _printed_lock:
-        if text in _printed:
-            return
+    if text not in _printed:
         _printed.add(text)
-    sys.stderr.write(text + "\n")
+        sys.stderr.write(text + "\n")
 
 
 def print_problem(problem: PallasDebugError) -> None:

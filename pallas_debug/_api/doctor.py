@@ -54,7 +54,6 @@ def examine() -> Iterator[Check]:
     yield from _guarded("hooks", _hooks)
     yield from _guarded("libtpu", _libtpu)
     yield from _guarded("device", _device)
-    yield from _guarded("interpret modes", _interpreters)
     yield from _guarded("compiler", _compiles)
     yield from _guarded("GPUs", _gpus)
 
@@ -204,22 +203,16 @@ def _gpus() -> Iterator[Check]:
         return
     lacks = gpu.lacking()
     if lacks:
-        yield Check(
-            name="GPUs",
-            state="warning",
-            detail=f"nothing can be compiled for a GPU: {'; '.join(lacks)}",
-            remedy=gpu.REMEDY,
-        )
-        return
-    found = ", ".join(f"{name} {version}" for name, version in gpu.installed().items())
-    has_listing = gpu.tool("nvdisasm") is not None
-    yield Check(
-        name="GPUs",
-        state="ok" if has_listing else "warning",
-        detail=found if has_listing else f"{found}; without nvdisasm there is no SASS",
-        remedy=None if has_listing else gpu.REMEDY,
-    )
-    if notes := gpu.notes():
+        state: State = "warning"
+        detail = f"nothing can be compiled for a GPU: {'; '.join(lacks)}"
+    else:
+        has_listing = gpu.tool("nvdisasm") is not None
+        state = "ok" if has_listing else "warning"
+        detail = ", ".join(f"{name} {version}" for name, version in gpu.installed().items())
+        detail += "" if has_listing else "; without nvdisasm there is no SASS"
+    remedy = None if state == "ok" else gpu.REMEDY
+    yield Check(name="GPUs", state=state, detail=detail, remedy=remedy)
+    if not lacks and (notes := gpu.notes()):
         yield Check(name="GPU dumps", state="ok", detail=notes[0])
 
 
@@ -232,20 +225,6 @@ def _device() -> Iterator[Check]:
     else:
         detail = f"programs run on {backend}: {jax_platform.device_kind()}"
     yield Check(name="device", state="ok", detail=detail)
-
-
-def _interpreters() -> Iterator[Check]:
-    """Report the parameters of jax's interpreters."""
-    from pallas_debug.bridge.interpret import params as interpret_params
-    from pallas_debug.errors import UsageError
-
-    parameters = ", ".join(interpret_params.fields("tpu"))
-    yield Check(name="TPU interpret mode's parameters", state="ok", detail=parameters)
-    try:
-        detail = f"parameters: {', '.join(interpret_params.fields('gpu'))}"
-    except UsageError as error:
-        detail = str(error)
-    yield Check(name="GPU interpret mode", state="ok", detail=detail)
 
 
 def _compiles() -> Iterator[Check]:

@@ -12,7 +12,6 @@ import gc
 import io
 import os
 import sys
-from typing import Any
 
 
 def console() -> None:
@@ -73,11 +72,3 @@ def main() -> None:
         sys.stderr.write("\npallas-debug: stopped\n")
         sys.exit(130)
     guarded(cli)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "cli":
-        from pallas_debug.cli.group import cli
-
-        return cli
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

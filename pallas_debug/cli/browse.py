@@ -42,8 +42,7 @@ def run(options: BrowseOptions) -> int:
     """
     where = options.where
     if len(where) > 2:
-        listed = " ".join(map(str, where))
-        raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
+        raise UsageError(f"browse takes two directories at most, not {len(where)}")
     is_dumb = os.environ.get("TERM") == "dumb"
     if is_dumb or not output.has_terminal():
         which = " other than TERM=dumb" if is_dumb else ""

@@ -41,24 +41,20 @@ def compare(
     for problem in dict.fromkeys(problem for side in damaged for problem in side.problems):
         output.message(problem)
     if as_json:
-        output.print_json(
-            "diff-stats",
-            {
-                "comparisons": [_as_json(*item) for item in compared],
-                "unpaired": [str(side.stored.folder) for side in alone],
-                "without_schedule": [str(side.stored.folder) for side in unknown],
-            },
-        )
+        document = {
+            "comparisons": [_as_json(*item) for item in compared],
+            "unpaired": [str(side.stored.folder) for side in alone],
+            "without_schedule": [str(side.stored.folder) for side in unknown],
+        }
+        output.print_json("diff-stats", document)
         return code
     for a, b, comparison in compared:
         _print(a, b, comparison)
     for side in alone:
         output.message(f"{one_line(side.stored.folder)} has no counterpart, and is not compared")
     for side in unknown:
-        if side.is_sparse:
-            output.message(f"{one_line(side.stored.folder)} is not compared: {ON_SPARSECORE}")
-            continue
-        output.message(f"{one_line(side.stored.folder)} has no schedule, so its cost is unknown")
+        why = ON_SPARSECORE if side.is_sparse else "it has no schedule, so its cost is unknown"
+        output.message(f"{one_line(side.stored.folder)} is not compared: {why}")
     return code
 
 

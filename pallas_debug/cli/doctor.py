@@ -80,8 +80,7 @@ def _examine(options: DoctorOptions) -> Exit:
 
 
 def _print(state: str, text: str) -> None:
-    role = {"ok": "ok", "warning": "unsure", "failed": "found"}[state]
-    click.echo(f"{output.styled(role, f'{state:7}')}  {text}")
+    click.echo(output.painted(f"{state:7}  {text}"))
 
 
 def _list_targets(as_json: bool) -> Exit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -47,7 +46,9 @@ def run(options: DumpOptions) -> int:
         else:
             done = _Dumped(_of_function(*function, options))
     if options.as_json:
-        dumps = [{**vars(d), "folder": _folder(d, options)} for d in done.dumps]
+        # Not `d.folder`: of a URL, that is a local copy, which is deleted.
+        at = options.directory
+        dumps = [{**vars(d), "folder": str(followup.within(at, d.name))} for d in done.dumps]
         output.print_json("dump", {"dumps": dumps, "findings": done.findings})
     for line in render.summary(done.dumps, options.directory) if done.dumps else ():
         output.message(line)
@@ -164,29 +165,15 @@ def _of_program(options: DumpOptions) -> _Dumped:
             output.message(finding_text(finding))
     for error in session.problems:
         output.message(str(error))
-    stopped = _stopped(session, problem)
-    if stopped is not None:
-        return _Dumped(session.kept, findings, stopped)
+    if problem is not None:
+        kept = "the kernels that it had lowered were kept" if session.kept else "nothing was dumped"
+        return _Dumped(session.kept, findings, ProgramFailed(f"{problem}; {kept}"))
+    if session.problems:
+        cut = CannotRunError("not everything could be dumped; see above")
+        return _Dumped(session.kept, findings, cut)
     if not session.dumps:
         raise UsageError(
             f"{what} called no Pallas kernel: nothing was dumped. "
             + only_defines(what, "--pallas-dump")
         )
     return _Dumped(session.dumps, findings)
-
-
-def _stopped(session: Session, problem: str | None) -> PallasDebugError | None:
-    """Why not all was dumped."""
-    if problem is not None:
-        kept = "the kernels that it had lowered were kept"
-        return ProgramFailed(f"{problem}; {kept if session.kept else 'nothing was dumped'}")
-    if not session.problems:
-        return None
-    return CannotRunError("not everything could be dumped; see above")
-
-
-def _folder(dump: Dump, options: DumpOptions) -> str:
-    """Return a kernel's folder, or its URL rather than the local copy that is deleted."""
-    if isinstance(options.directory, Path):
-        return str(dump.folder)
-    return f"{options.directory.rstrip('/')}/{dump.name}"

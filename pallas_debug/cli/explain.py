@@ -31,9 +31,6 @@ _CODE = re.compile(r"[Ee]\d{4}")
 _KIND = re.compile(r"(?:[A-Z][a-z]+){2,}")
 _URL = re.compile(r"\w[\w+.-]*://\S+$")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
-MAX_NAME = 255
-"""Maximum length of the name of a file."""
-
 MAX_OTHERS = 9
 """Maximum number of other entries listed below the best for a fragment."""
 
@@ -147,9 +144,10 @@ def _is_kernel(path: Path) -> bool:
     """Return whether a path is a dump directory and the beginning of a kernel's name in it."""
     from pallas_debug.store import open_dumps
 
-    if len(str(path)) > MAX_NAME or "\0" in str(path):
-        return False  # a message
-    root, name = where.split_prefix(path)
+    try:
+        root, name = where.split_prefix(path)
+    except (OSError, ValueError):  # it is a message: too long for a name, or with a null byte
+        return False
     return name is not None and any(n.startswith(name) for n in open_dumps(root).names())
 
 

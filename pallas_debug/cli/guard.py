@@ -29,8 +29,8 @@ _KEEP_RESULTS = ("dump", "sweep")
 _TERMINATION_GRACE = 5.0
 """Seconds after SIGTERM until the process ends wherever it is, as while XLA runs a program."""
 
-_MAX_MESSAGE = 300
-"""Maximum number of characters quoted from an unexpected exception's message."""
+_MAX_MESSAGE = 500
+"""Maximum number of characters of an internal error, which quotes an unexpected exception."""
 
 
 def guarded(command: click.Command) -> NoReturn:
@@ -125,9 +125,6 @@ def _unexpected(error: Exception) -> str:
             f"{where}{error.strerror or error}. If the file or directory is there and readable, "
             f"please report it; {TRACEBACK}=1 prints the traceback."
         )
-    message = " ".join(str(error).split())[:_MAX_MESSAGE]
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return (
-        f"internal error in pallas-debug (please report it: run again with {TRACEBACK}=1 and "
-        f"attach the traceback): {text}"
-    )
+    text = str(problem)
+    text = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"
+    return f"{text} {TRACEBACK}=1 prints the traceback, to attach to the report."

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LsOptions(shared.StoredOptions):
-    kernel: str | None = shared.option("-k", "--kernel", help="List the passes of this kernel.")
-    target: str | None = shared.option("-t", "--target", help="Only this target.")
     show_all: bool = shared.option("-a", "--all", help="Include passes that changed nothing.")
     as_json: bool = shared.as_json()
 
@@ -79,8 +77,10 @@ def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -
         line = line_text(source) if source else ""
         if kernel.problem:
             rows.append([kernel.name, line, "", "failed: cannot be read"])
-        for compilation in compilations:
-            rows.append([kernel.name, line, compilation.target, _status(compilation)])
+        for stored in compilations:
+            made = stored.compilation
+            status = "failed: cannot be read" if made is None else render.status(made)
+            rows.append([kernel.name, line, stored.target, status])
         if not compilations and not kernel.problem:
             rows.append([kernel.name, line, "", "not compiled"])
     output.print_table(["kernel", "source", "target", "status"], rows)
@@ -123,12 +123,6 @@ def _others(stored: StoredCompilation) -> list[list[str]]:
     ]
     rows += [[stored.target, "", m.file, f"missing ({m.cause})", "", ""] for m in made.missing]
     return rows
-
-
-def _status(stored: StoredCompilation) -> str:
-    if stored.compilation is None:
-        return "failed: cannot be read"
-    return render.status(stored.compilation)
 
 
 def _as_json(kernel: StoredKernel, compilations: list[StoredCompilation]) -> dict[str, Any]:

@@ -200,10 +200,7 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments that the function of `--inputs` returns."""
     from pallas_debug import inputs
 
-    named = named_function(what)
-    if named is None:
-        raise UsageError(f"--inputs takes a function as package.module:function, not {what!r}")
-    function = imported(*named)
+    function = function_named("--inputs", what)
     check_call(f"--inputs {what}", function, [], {})
     with running(f"--inputs {what}"):
         return inputs.from_function(function, f"--inputs {what}")
@@ -342,6 +339,14 @@ def imported(module: str, name: str) -> Callable[..., Any]:
     """Import a function for a command, with the traceback of a module that fails."""
     with running(module, " when it was imported"):
         return import_function(module, name)
+
+
+def function_named(option: str, what: str) -> Callable[..., Any]:
+    """Import the function that an option names."""
+    named = named_function(what)
+    if named is None:
+        raise UsageError(f"{option} takes a function as package.module:function, not {what!r}")
+    return imported(*named)
 
 
 def print_their_traceback(error: BaseException) -> None:

@@ -93,7 +93,7 @@ def _open(page: Path) -> None:
     """
     import webbrowser
 
+    path = page.resolve()
     has_display = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")))
-    is_shown = (sys.platform != "linux" or has_display) and webbrowser.open(page.resolve().as_uri())
-    if not is_shown:
-        output.message(f"there is no display for a browser; open {one_line(page.resolve())}")
+    if not (has_display or sys.platform != "linux") or not webbrowser.open(path.as_uri()):
+        output.message(f"there is no display for a browser; open {one_line(path)}")

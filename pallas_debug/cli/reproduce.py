@@ -12,13 +12,12 @@ from pallas_debug import defaults, followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.cli.where import kernel_at
+from pallas_debug.cli.where import place_at
 from pallas_debug.errors import UsageError
 from pallas_debug.installed import require_jax
 from pallas_debug.render import one_line, typed
 
 if TYPE_CHECKING:
-    from pallas_debug.dumping import Dumped
     from pallas_debug.reproduce.recorded import Recorded
 
 
@@ -86,38 +85,29 @@ def _of_dump(options: ReproduceOptions) -> tuple[str, Recorded]:
             f"--shrink is for package.module:function, and {options.what!r} is none: the search "
             "needs the kernel as the function calls it, not a dump"
         )
-    stored, of_folder = kernel_at(options.what, options.kernel)
-    found = recorded.read(stored, options.target or of_folder)
+    place = place_at(options.what, options.kernel)
+    found = recorded.read(place.only(), options.target or place.target)
     return script.script_of(found), found
 
 
 def _of_function(module: str, name: str, options: ReproduceOptions) -> tuple[str, Recorded]:
+    from pallas_debug.dumping import dump_function
     from pallas_debug.reproduce import recorded, script, shrink
+    from pallas_debug.session import Options
 
+    function, positional, keyword = programs.function_call((module, name), options)
+    targets, seconds = (options.target or defaults.TARGET,), options.timeout
     with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
-        dumped = _dumped(module, name, options, Path(folder))
-        stored, _ = kernel_at(Path(folder), options.kernel)
+        given = Options(dumps=folder, targets=targets, interpret="off", timeout=seconds)
+        with programs.running(options.what):
+            dumped = dump_function(function, positional, keyword, given)
+        stored = place_at(folder, options.kernel).only()
         found = recorded.read(stored, options.target)
         program, note = None, ""
         if options.shrink:
             assert stored.kernel is not None
             digest = stored.kernel.digest
             captured = next(c for c in dumped.captures if c.kernel.digest == digest)
-            smallest = shrink.shrink(
-                captured, found.target, seconds=options.timeout, report=output.message
-            )
+            smallest = shrink.shrink(captured, found.target, seconds=seconds, report=output.message)
             program, note = smallest.program, smallest.note
         return script.script_of(found, program=program, note=note), found
-
-
-def _dumped(module: str, name: str, options: ReproduceOptions, folder: Path) -> Dumped:
-    from pallas_debug.dumping import dump_function
-    from pallas_debug.session import Options
-
-    function, positional, keyword = programs.function_call((module, name), options)
-    given = Options(
-        dumps=folder, targets=(options.target or defaults.TARGET,), interpret="off",
-        timeout=options.timeout,
-    )  # fmt: skip
-    with programs.running(options.what):
-        return dump_function(function, positional, keyword, given)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatsOptions(shared.CallOptions):
+class StatsOptions(shared.FunctionOptions):
     kernel: str | None = shared.option("-k", "--kernel", help="The kernel, if there are several.")
     target: str | None = shared.option(
         "-t",
@@ -79,7 +79,7 @@ def run(options: StatsOptions) -> int:
     """
     from pallas_debug.profile.counts import parse_counts
 
-    named = None if options.module else programs.named_function(options.what)
+    named = programs.named_function(options.what)
     assume = parse_counts(options.assume)
     call: _Call | None = None
     if named is None:
@@ -242,12 +242,10 @@ def _of_dump(options: StatsOptions, assume: Mapping[str, int | str]) -> tuple[li
     from pallas_debug.store.profiles import read_gpu_stats
 
     programs.refuse_arguments(options)
-    is_script = options.what.endswith(".py") and Path(options.what).is_file()
-    if options.module or options.rest or is_script:
+    if options.what.endswith(".py") and Path(options.what).is_file():
         raise UsageError(
             f"stats does not run {one_line(options.what)}. Dump its kernels first: "
-            f"pallas-debug dump {'-m ' if options.module else ''}"
-            f"{typed(options.what)}"
+            f"pallas-debug dump {typed(options.what)}"
         )
     items = costed(where.place_at(options.what, options.kernel, options.target))
 

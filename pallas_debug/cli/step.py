@@ -12,8 +12,7 @@ from pallas_debug import followup
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, ProgramFailed
-from pallas_debug.guards import problem_of
+from pallas_debug.errors import ProgramFailed
 from pallas_debug.installed import require_jax
 
 
@@ -66,18 +65,10 @@ def run(options: StepOptions) -> int:
     from pallas_debug import stepper
 
     called, made_up = _called(options)
-    try:
-        with programs.running(options.what):
-            captured = stepper.capture(
-                called,
-                kernel=options.kernel,
-                call=options.call,
-                post_mortem=options.post_mortem,
-            )
-    except PallasDebugError:
-        raise
-    except Exception as error:
-        raise problem_of(error, "engine", f"stepping through {options.what}") from error
+    with programs.running(options.what):
+        captured = stepper.capture(
+            called, kernel=options.kernel, call=options.call, post_mortem=options.post_mortem
+        )
     notes = (*captured.notes, *made_up)
     open_session(captured.session, notes, plain=options.plain or None)
     words = [*shared.compared(options.reference), *options.words()]

@@ -175,18 +175,15 @@ def _best(found: SweepResult, target: str) -> str:
     compiled, best = found.compiled(target), found.best(target)
     if not compiled:
         return f"no setting compiled for {target}"
-    unknown = sum(r.cycles.value is None for r in compiled)
+    why = "depend on numbers that are known only at run time"
     if best is None:
         return (
-            f"no best for {target}: the cycles of all settings depend on numbers that are known "
-            "only at run time, such as the size of a dynamic grid; pass arguments with values: "
-            "--arg 'i32[2]=[512,100]', or --inputs package.module:function"
+            f"no best for {target}: the cycles of all settings {why}, such as the size of a "
+            "dynamic grid; pass arguments with values: --arg 'i32[2]=[512,100]', or --inputs "
+            "package.module:function"
         )
-    others = (
-        f"; without {unknown} whose cycles depend on numbers that are known only at run time"
-        if unknown
-        else ""
-    )
+    unknown = sum(r.cycles.value is None for r in compiled)
+    others = f"; without {unknown} whose cycles {why}" if unknown else ""
     return f"best for {target}: {best.label}: {best.cycles} cycles{others}"
 
 

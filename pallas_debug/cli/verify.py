@@ -14,7 +14,6 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import InvalidReference, PallasDebugError, ProgramFailed, UsageError
-from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
     from pallas_debug.verdict import Verdict, Verifier
@@ -142,13 +141,9 @@ def run(options: VerifyOptions) -> int:
     try:
         with programs.pretending(options), output.status(lambda: verifier.progress):
             verdict = _verdict(options, verifier)
-    except PallasDebugError:
-        raise
     except KeyboardInterrupt:
         _show(verifier.stopped("stopped by ctrl+c", options.reference), options)
         raise
-    except Exception as error:
-        raise problem_of(error, "engine", f"verifying {options.what}") from error
     code = _show(verdict, options)
     output.follow(next_command(verdict, options), as_json=options.as_json)
     return code
@@ -255,10 +250,7 @@ def _verdict(options: VerifyOptions, verifier: Verifier) -> Verdict:
 
 def reference(what: str) -> Callable[..., Any]:
     """Import the function that `--reference` names."""
-    named = programs.named_function(what)
-    if named is None:
-        raise UsageError(f"--reference takes a function as package.module:function, not {what!r}")
     try:
-        return programs.imported(*named)
+        return programs.function_named("--reference", what)
     except ProgramFailed as error:
         raise InvalidReference(f"--reference {what}: {error}") from error

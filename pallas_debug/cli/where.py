@@ -128,12 +128,6 @@ def place_at(where: str | Path, kernel: str | None = None, target: str | None = 
     return Place(root=root, kernel=named, target=target)
 
 
-def kernel_at(where: str | Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
-    """Return the only kernel at a place, and the target if the place is a target's folder."""
-    place = place_at(where, name)
-    return place.only(), place.target
-
-
 def split_prefix(where: Path) -> tuple[Path, str | None]:
     """Split `old/rmsnorm` or `rmsnorm`, if it is not a path, into a directory and a kernel."""
     if is_there(where) or not where.name or not is_folder(where.parent):

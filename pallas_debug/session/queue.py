@@ -11,7 +11,6 @@ import contextlib
 import functools
 import itertools
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,8 +28,6 @@ from pallas_debug.guards import guarded
 from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.session.options import Options
-from pallas_debug.store import writer
-from pallas_debug.store.locks import WAIT_MARGIN, Waiting
 from pallas_debug.store.writer import Store
 
 Report = Callable[[PallasDebugError], None]
@@ -103,29 +100,6 @@ class Stored:
         if self._store is not None and not compilation.cached:
             self.wait(kernel)  # a compilation without its kernel could not be read
             self._store.put_compilation(kernel, compilation, files)
-
-
-def open_store(
-    options: Options, *, stop: threading.Event, inform: Callable[[str], None] | None
-) -> Store | None:
-    """Open the dump directory of a session, if it has one.
-
-    Args:
-      stop: set to give up waiting for locks.
-      inform: called with messages about the whole run; by default they go to standard error.
-
-    Raises:
-      DumpDirectoryError: it is not writable.
-      UsageError: its URL does not refer to an object store.
-    """
-    if options.dumps is None:
-        return None
-    waiting = Waiting(timeout=options.timeout + WAIT_MARGIN, warn=inform or _warn, stop=stop)
-    return writer.open_store(options.dumps, waiting=waiting)
-
-
-def _warn(sentence: str) -> None:
-    sys.stderr.write(f"pallas-debug: {sentence}\n")
 
 
 class Queue:
@@ -247,10 +221,6 @@ class Queue:
             concurrent.futures.wait(unfinished, timeout=0.1 if tick else None)
             if tick:
                 tick()
-
-    def worker_pids(self) -> list[int]:
-        """Process ids of the compilers that are working at the moment."""
-        return self._pool.pids(at_work=True)
 
     def not_compiled(self, kernel: Kernel, target: str) -> str:
         """Explain why a kernel has no compilation for a target."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -40,8 +41,10 @@ from pallas_debug.session.options import (
     require_checkable,
     resolve_targets,
 )
-from pallas_debug.session.queue import Queue, Stored, open_store
+from pallas_debug.session.queue import Queue, Stored
 from pallas_debug.session.subscriber import Subscriber
+from pallas_debug.store.locks import WAIT_MARGIN, Waiting
+from pallas_debug.store.writer import open_store
 
 
 class Session:
@@ -79,11 +82,13 @@ class Session:
         require_checkable(self._mode, options.checks)
         self.interpret_mode = checking(self._mode, options.checks)
         self._stopping = threading.Event()
-        self.store = open_store(options, stop=self._stopping, inform=inform)
+        timeout, warn = options.timeout + WAIT_MARGIN, inform or _warn
+        waiting = Waiting(timeout=timeout, warn=warn, stop=self._stopping)
+        self.store = None if options.dumps is None else open_store(options.dumps, waiting=waiting)
         self.stored = Stored(self.store, self.report)
         self._subscribers = subscribers
         self.targets = self._wanted = resolve_targets(options.targets)
-        needs_chip = (self._interprets or options.pretend) and not self.targets
+        needs_chip = (self.interpret_mode.kind != "off" or options.pretend) and not self.targets
         chip_name = options.chip or (defaults.TARGET if needs_chip else None)
         chips = resolve_targets((chip_name,)) if chip_name else self.targets
         self.chip = chips[0] if chips else None
@@ -166,11 +171,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session: {', '.join(k.name for k in self.kernels) or 'no kernels yet'}>"
-
-    @property
-    def pretends(self) -> bool:
-        """True if jax's devices answer as the session's chip."""
-        return self.options.pretend and not platform.has_accelerator()
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -363,10 +363,6 @@ class Session:
         """Reset the interpreters, which otherwise keep their state after a kernel's exception."""
         interpret.reset()
 
-    @property
-    def _interprets(self) -> bool:
-        return self.interpret_mode.kind != "off"
-
     def _note_launch(self, digest: str, sizes: tuple[int, ...]) -> None:
         self.launched.add(digest)
         self.grids.note(digest, sizes)
@@ -451,3 +447,7 @@ class Session:
         with self._lock:
             self.unchecked.append(gap)
         self.report(KernelNotJudged(gap_text(gap), gap))
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"pallas-debug: {sentence}\n")

@@ -204,7 +204,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["ls", ""], "Invalid value for '[WHERE]': the path is empty."),
     (["explain", ""], "say what to explain: a file, a directory of dumps"),
     (["verify", "script.py", "--budget=nan"], "'--budget': nan is not a number."),
-    (["stats", "-m", "script"], "pallas-debug dump -m script"),
+    (["stats", "script.py"], "pallas-debug dump script.py"),
     (["step", "json:dumps", "-a", "3"], "no Pallas kernel was called. Does the program "
      "call kernels only on a TPU, or only define them?"),
     (["dump", "-a", "wat[8]", "json:dumps"], "unknown dtype 'wat'; "

@@ -140,7 +140,7 @@ def test_what_is_visible(text: str, escaped: str) -> None:
 @pytest.mark.parametrize(
     "error,message",
     [
-        (RecursionError("too deep"), "internal error in pallas-debug (please report it: "),
+        (RecursionError("too deep"), "internal error in pallas-debug while running the command"),
         (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "no"), "internal error in pallas-debug"),
         (ValueError("a\x1b[2J" + "x" * 1000), "internal error in pallas-debug"),
         (MemoryError(), "running the command failed: the machine is out of memory. Free some"),

@@ -263,7 +263,7 @@ def test_leaving_by_ctrl_c_stops_at_once_and_leaves_nothing_running(tmp_path: Pa
             jax.jit(vector_add).lower(VECTOR, VECTOR)
             while not pids:  # a process may be replaced between two looks
                 time.sleep(0.005)
-                pids[:] = session.queue.worker_pids()
+                pids[:] = session.queue._pool.pids(at_work=True)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
