@@ -198,8 +198,7 @@ def _accesses(
     for i, access in enumerate(program.accesses):
         if access.step.mask is not None:
             return None
-        ran = chunk.places[:, i, 0] == 1
-        starts = chunk.places[ran, i, 1 : 1 + len(access.sizes)]
+        starts = chunk.places[:, i, : len(access.sizes)]
         if not len(starts):
             continue
         box = _box(starts, access.sizes)

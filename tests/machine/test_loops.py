@@ -50,21 +50,6 @@ def of_dynamic_length(x_ref: jax.Ref, o_ref: jax.Ref, _: jax.Ref) -> None:
     lax.fori_loop(0, jnp.int32(x_ref[2, 0]) + 100, body, 0.0)
 
 
-def with_branches(x_ref: jax.Ref, o_ref: jax.Ref, state_ref: jax.Ref) -> None:
-    state_ref[...] = jnp.zeros_like(state_ref)
-
-    def body(i: Any, carry: Any) -> Any:
-        @pl.when(i % 3 == 0)
-        def _() -> None:
-            state_ref[0, :] = x_ref[i, :]
-
-        value = lax.cond(i % 2 == 0, lambda: state_ref[0, :] + 1, lambda: x_ref[i, :])
-        o_ref[i, :] = value
-        return carry
-
-    lax.fori_loop(0, STEPS, body, 0)
-
-
 def sum_in_memory(x_ref: jax.Ref, o_ref: jax.Ref, state_ref: jax.Ref) -> None:
     state_ref[...] = jnp.zeros_like(state_ref)
 
@@ -87,12 +72,7 @@ def past_the_end(x_ref: jax.Ref, o_ref: jax.Ref, _: jax.Ref) -> None:
 
 def reads_before_writing(x_ref: jax.Ref, o_ref: jax.Ref, state_ref: jax.Ref) -> None:
     def body(i: Any, carry: Any) -> Any:
-        o_ref[i, :] = state_ref[0, :] + x_ref[i, :]
-
-        @pl.when(i >= 200)
-        def _() -> None:
-            o_ref[i, :] = state_ref[1, :]
-
+        o_ref[i, :] = state_ref[i // 200, :] + x_ref[i, :]
         return carry
 
     state_ref[0, :] = x_ref[0, :]
@@ -107,7 +87,7 @@ def makes_a_nan(x_ref: jax.Ref, o_ref: jax.Ref, _: jax.Ref) -> None:
     lax.fori_loop(0, STEPS, body, 0)
 
 
-KERNELS = [copy_rows, carry_a_row, of_dynamic_length, with_branches, sum_in_memory]
+KERNELS = [copy_rows, carry_a_row, of_dynamic_length, sum_in_memory]
 
 
 def ran(

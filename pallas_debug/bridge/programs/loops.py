@@ -1,6 +1,7 @@
 """Loops of a kernel compiled as one jax program, instead of being interpreted step by step.
 
-A body is compiled if it only computes, loads and stores: no copies, semaphores, prints or scopes.
+A body is compiled if it only computes, loads and stores: no branches, copies, semaphores, prints or
+scopes.
 The program works on copies of the buffers and runs a chunk of iterations. It notes the positions of
 each access. If one of them was out of bounds, or a hint false, its results are discarded, and the
 machine interprets the chunk, which reports the fault with all its details.
@@ -8,7 +9,7 @@ machine interprets the chunk, which reports the fault with all its details.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,8 +64,7 @@ class LoopChunk:
       is_done: whether the loop has ended.
       is_rejected: whether an access was out of bounds, a hint false, or a test of the arithmetic
         fired; nothing else is valid then.
-      places: by iteration and access, whether it ran (it does not in a branch not taken), and its
-        first position along each axis of the buffer.
+      places: by iteration and access, its first position along each axis of the buffer.
     """
 
     iterations: int
@@ -87,15 +87,11 @@ def is_compilable(step: ir.Loop) -> bool:
         steps = step.condition.all_steps()
         reads = any(isinstance(s, ir.LoadStep | ir.StoreStep) for s in steps)
         is_bounded = step.is_counted and not reads
-    return is_bounded and all(is_plain(program) for program, _ in ir.inner_programs(step))
+    programs = (program for program, _ in ir.inner_programs(step))
+    return is_bounded and all(_is_plain(inner) for p in programs for inner in p.steps)
 
 
-def is_plain(program: ir.KernelProgram) -> bool:
-    """Return whether a program only computes, loads and stores, without loops."""
-    return all(map(_is_plain_step, program.steps))
-
-
-def _is_plain_step(step: ir.MachineStep) -> bool:
+def _is_plain(step: ir.MachineStep) -> bool:
     match step:
         case ir.Compute():
             return isinstance(step.unit, Unit)
@@ -111,20 +107,7 @@ def _is_plain_step(step: ir.MachineStep) -> bool:
             )
         case ir.MultipleOf() | ir.GridId() | ir.AxisIndex():
             return True
-        case ir.Branch():
-            return all(map(is_plain, step.branches))
     return False
-
-
-def stored_inputs(program: ir.KernelProgram) -> set[int]:
-    """Positions of the inputs of a program to which it stores."""
-    numbers = set()
-    for step in program.steps:
-        if isinstance(step, ir.StoreStep):
-            numbers.add(step.place.ref.number)
-        for inner, given in ir.inner_programs(step):
-            numbers |= {given[position].number for position in stored_inputs(inner)}
-    return {i for i, reg in enumerate(program.inputs) if reg.number in numbers}
 
 
 def identities(step: ir.Loop) -> list[ir.GridId | ir.AxisIndex]:
@@ -199,10 +182,13 @@ class CompiledLoop:
         first: Any,
     ) -> Any:
         step = self.step
-        given = _joined(self._views, constants)
+        given = [
+            constant if view is None else view
+            for view, constant in zip(self._views, constants, strict=True)
+        ]
         known = dict(zip(map(id, identities(step)), numbers, strict=True))
         rank = max(map(jnp.ndim, contents), default=0)
-        no_places = jnp.zeros((len(self._rows), 1 + rank), jnp.int32)
+        no_places = jnp.zeros((len(self._rows), rank), jnp.int32)
         start = LoopMemory([jnp.asarray(c) for c in contents], no_places, jnp.bool_(False))
 
         def goes_on(values: Sequence[Any], count: Any) -> Any:
@@ -235,11 +221,6 @@ class CompiledLoop:
         begin = jnp.int32(0), goes_on(carry, 0), carry, start, places
         count, goes, *rest = jax.lax.while_loop(condition, iterate, begin)
         return count, ~goes, *rest
-
-
-def _joined(views: Sequence[BufferView | None], values: Sequence[Any]) -> list[Any]:
-    """Views in place of the references among some values."""
-    return [v if v is not None else value for v, value in zip(views, values, strict=True)]
 
 
 class LoopMemory(NamedTuple):
@@ -321,8 +302,6 @@ class LoopRun:
                 registers[step.output.number] = value
             case ir.GridId() | ir.AxisIndex():
                 registers[step.output.number] = self._numbers[id(step)]
-            case ir.Branch():
-                self._branch(step, registers)
             case _:
                 raise AssertionError(type(step).__name__)
 
@@ -356,8 +335,9 @@ class LoopRun:
         at = [jnp.asarray(s, jnp.int32) for s in starts]
         row = self._rows[id(step)]
         self.accesses[row] = access
-        places = self.memory.places.at[row, : len(at) + 1].set(jnp.stack([jnp.int32(1), *at]))
-        self.memory = self.memory._replace(places=places)
+        if at:
+            places = self.memory.places.at[row, : len(at)].set(jnp.stack(at))
+            self.memory = self.memory._replace(places=places)
         return access, at
 
     @staticmethod
@@ -396,53 +376,3 @@ class LoopRun:
         value = jnp.broadcast_to(value, shape).reshape(access.sizes)
         contents[access.slot] = jax.lax.dynamic_update_slice(content, value, at)
         self.memory = self.memory._replace(contents=contents)
-
-    def _branch(self, step: ir.Branch, registers: list[Any]) -> None:
-        args = [registers[reg.number] for reg in step.inputs]
-        views, plain = _separated(args)
-        slots = _stored_slots(step.branches, args)
-        last = len(step.branches) - 1
-        index = jnp.clip(jnp.asarray(registers[step.index.number]).astype(jnp.int32), 0, last)
-        functions = [self._function(branch, views, slots) for branch in step.branches]
-        before = self.memory
-        results, part = jax.lax.switch(index, functions, plain, self._part(slots))
-        self.memory = _whole(slots, part, before)
-        for reg, value in zip(step.outputs, results, strict=True):
-            registers[reg.number] = value
-
-    def _part(self, slots: Sequence[int]) -> LoopMemory:
-        """The memory with only some of its buffers."""
-        return self.memory._replace(contents=[self.memory.contents[slot] for slot in slots])
-
-    def _function(
-        self, program: ir.KernelProgram, views: Sequence[BufferView | None], slots: Sequence[int]
-    ) -> Callable[..., Any]:
-        """A function of the arguments other than views, and of the buffers that change."""
-        before = self.memory
-
-        def run(values: list[Any], part: LoopMemory) -> Any:
-            self.memory = _whole(slots, part, before)
-            results = self.run(program, _joined(views, values))
-            return [jnp.asarray(result) for result in results], self._part(slots)
-
-        return run
-
-
-def _separated(args: Sequence[Any]) -> tuple[list[BufferView | None], list[Any]]:
-    """Views among arguments, and the other arguments, with None in place of the rest."""
-    views = [arg if isinstance(arg, BufferView) else None for arg in args]
-    return views, [arg if view is None else None for view, arg in zip(views, args, strict=True)]
-
-
-def _stored_slots(programs: Sequence[ir.KernelProgram], args: Sequence[Any]) -> list[int]:
-    """Slots of the buffers to which programs store, by views among their first arguments."""
-    stored = {args[position].slot for program in programs for position in stored_inputs(program)}
-    return sorted(stored)
-
-
-def _whole(slots: Sequence[int], part: LoopMemory, before: LoopMemory) -> LoopMemory:
-    """The memory before, with those of its buffers that have changed since."""
-    contents = list(before.contents)
-    for slot, content in zip(slots, part.contents, strict=True):
-        contents[slot] = content
-    return part._replace(contents=contents)
