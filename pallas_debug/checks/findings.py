@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 from pallas_debug.bridge.instrument import checkify_errors
@@ -35,7 +34,6 @@ def _sighting(kernel: str, failure: SiteFailure) -> Sighting:
         witness=Witness(
             source=site.source,
             grid_point=failure.grid_point,
-            loop=tuple(itertools.takewhile(lambda count: count >= 0, failure.loops)),
             operand=site.operand,
             values={
                 name: str(value) for name, value in recorded.items() if name in ("index", "value")

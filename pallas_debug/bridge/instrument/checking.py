@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import jax
@@ -24,7 +23,7 @@ from pallas_debug.bridge import jaxcompat, primitives
 from pallas_debug.bridge.dataflow.forward import Forward
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.recording import Pending, Recorder, any_of
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site
+from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site
 from pallas_debug.bridge.jaxcompat import (
     checkify,
     config,
@@ -51,9 +50,6 @@ from pallas_debug.bridge.normal_forms import (
 from pallas_debug.bridge.primitives import MAKES_INFINITY, MAKES_NAN
 from pallas_debug.findings.facts import array_text
 
-Loops = tuple[Any, ...]
-"""Iterations of the enclosing loops, outermost first: traced int32 scalars, -1 if uncounted."""
-
 
 def trace(
     function: Callable[..., Any], avals: Sequence[Any], debug_info: Any
@@ -64,7 +60,7 @@ def trace(
     return jaxcompat.with_consts(jaxpr, consts), list(consts)
 
 
-class Checker(Forward[Any, Loops]):
+class Checker(Forward[Any, None]):
     """Walk with traced values under the current trace, which adds checks and records failures.
 
     Args:
@@ -87,28 +83,26 @@ class Checker(Forward[Any, Loops]):
         self._recorder = recorder
         self._kept_alive: list[Any] = []
         self._pending: list[Pending] = []  # in the innermost region
-        self._loops: Loops = ()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
-    def replay(self, region: InnerJaxpr, args: Sequence[Any], loops: Loops = ()) -> list[Any]:
+    def replay(self, region: InnerJaxpr, args: Sequence[Any]) -> list[Any]:
         """Evaluate the jaxpr of a kernel, loop body, branch or scope; return its outputs."""
-        outputs = self.run(region, args, loops)
-        self._record(loops)
+        outputs = self.run(region, args, None)
+        self._record()
         return outputs
 
-    def _record(self, loops: Loops) -> None:
+    def _record(self) -> None:
         """Record failures at the end of a region, or before one within it."""
         if self._pending:
-            self._recorder.write(self._pending, loops[-MAX_LOOPS:])
+            self._recorder.write(self._pending)
             self._pending = []
 
     def enters(self, eqn: Any, form: Control, inputs: Sequence[Any]) -> bool:
         return isinstance(form, CallForm)
 
-    def equation(self, eqn: Any, inputs: list[Any], place: Loops) -> Sequence[Any]:
-        self._loops = place
+    def equation(self, eqn: Any, inputs: list[Any], place: None) -> Sequence[Any]:
         primitive = eqn.primitive
         with _line_of(eqn):
             if primitive is checkify.check_p:
@@ -124,33 +118,32 @@ class Checker(Forward[Any, Loops]):
                 self._division(eqn, inputs)
             return super().equation(eqn, inputs, place)
 
-    def plain(self, eqn: Any, inputs: list[Any], place: Loops) -> Sequence[Any]:
+    def plain(self, eqn: Any, inputs: list[Any], place: None) -> Sequence[Any]:
         outputs: Sequence[Any]
         form = primitives.form(eqn, inputs)
         if isinstance(form, BranchForm | LoopForm | ScopeForm):
-            self._record(place)
+            self._record()
         match form:
             case BranchForm() as branch:
-                outputs = self._branch(branch, place)
+                outputs = self._branch(branch)
             case LoopForm(condition=None) as loop:
-                outputs = self._scan(loop, eqn.params["unroll"], place)
+                outputs = self._scan(loop, eqn.params["unroll"])
             case LoopForm() as loop:
-                outputs = self._while(loop, place)
+                outputs = self._while(loop)
             case ScopeForm() as scope:
-                outputs = self._scope(scope, eqn, place)
+                outputs = self._scope(scope, eqn)
             case _:
                 is_combining = eqn.primitive.name.startswith(_COMBINING)
                 if not is_combining and nested.within(eqn.params):
                     self.not_entered.append(eqn.primitive.name)
                 outputs = nested.bound(eqn, inputs)
-        self._loops = place
         if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
             self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
         if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
             self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
         return outputs
 
-    def _branch(self, form: BranchForm, loops: Loops) -> Sequence[Any]:
+    def _branch(self, form: BranchForm) -> Sequence[Any]:
         arrays = [i for i, x in enumerate(form.inputs) if not _is_ref(x)]
 
         def branch(inner: InnerJaxpr) -> Callable[..., list[Any]]:
@@ -158,7 +151,7 @@ class Checker(Forward[Any, Loops]):
                 args = list(form.inputs)
                 for i, x in zip(arrays, given, strict=True):
                     args[i] = x
-                return self.replay(inner, args, loops)
+                return self.replay(inner, args)
 
             return filled
 
@@ -171,22 +164,16 @@ class Checker(Forward[Any, Loops]):
             outputs = lax.switch(form.index, branches, *given)
         return outputs
 
-    def _scan(self, loop: LoopForm, unroll: Any, loops: Loops) -> Sequence[Any]:
-        # The first value that a `fori_loop` carries counts its iterations.
-        is_counted = loop.steps()[:1] == [1] and _is_int_scalar(loop.carry[0])
+    def _scan(self, loop: LoopForm, unroll: Any) -> Sequence[Any]:
+        count = len(loop.carry)
 
-        def body(carried: Any, x: Any) -> Any:
-            values, number = carried
-            inner = (*loops, values[0] - loop.carry[0] if is_counted else number)
-            outputs = self.replay(loop.body, [*loop.constants, *values, *(x or ())], inner)
-            following = None if is_counted else number + 1
-            count = len(loop.carry)
-            return (outputs[:count], following), tuple(outputs[count:])
+        def body(values: Any, x: Any) -> Any:
+            outputs = self.replay(loop.body, [*loop.constants, *values, *(x or ())])
+            return outputs[:count], tuple(outputs[count:])
 
-        start = None if is_counted else lax.full((), 0, "int32")
-        (values, _), ys = lax.scan(
+        values, ys = lax.scan(
             body,
-            (list(loop.carry), start),
+            list(loop.carry),
             tuple(loop.stacked) or None,
             length=loop.length,
             reverse=loop.reverse,
@@ -194,11 +181,9 @@ class Checker(Forward[Any, Loops]):
         )
         return [*values, *ys]
 
-    def _while(self, loop: LoopForm, loops: Loops) -> Sequence[Any]:
+    def _while(self, loop: LoopForm) -> Sequence[Any]:
         assert loop.condition is not None
         tested, test_constants = loop.condition, loop.condition_constants
-        # A `fori_loop` with explicit bounds has its index first.
-        is_counted = bool(loop.carry) and _is_int_scalar(loop.carry[0])
         # A condition cannot write: to check it, evaluate it once more where writes are possible.
         # That of a `fori_loop` cannot fail, and Mosaic recognises the loop by what is in it.
         is_checked = not loop.is_counted
@@ -207,25 +192,23 @@ class Checker(Forward[Any, Loops]):
             return jax_core.eval_jaxpr(*tested, *test_constants, *carried)[0]
 
         def body(values: Any) -> Any:
-            number = values[0] - loop.carry[0] if is_counted else lax.full((), -1, "int32")
-            inner = (*loops, number)
             if is_checked:
-                self.replay(tested, [*test_constants, *values], inner)
-            return self.replay(loop.body, [*loop.constants, *values], inner)
+                self.replay(tested, [*test_constants, *values])
+            return self.replay(loop.body, [*loop.constants, *values])
 
         outputs: Sequence[Any] = lax.while_loop(condition, body, list(loop.carry))
         if is_checked:  # the final, false evaluation
-            self.replay(tested, [*test_constants, *outputs], loops)
+            self.replay(tested, [*test_constants, *outputs])
         return outputs
 
-    def _scope(self, scope: ScopeForm, eqn: Any, loops: Loops) -> Sequence[Any]:
+    def _scope(self, scope: ScopeForm, eqn: Any) -> Sequence[Any]:
         inner = scope.body.jaxpr
 
         def body(*scoped: Any) -> list[Any]:
             for ref, name in zip(scoped, nested.arg_names(inner, "scoped"), strict=True):
                 self._names[id(ref)] = name
                 self._kept_alive.append(ref)
-            return self.replay(InnerJaxpr(inner, scope.inputs), scoped, loops)
+            return self.replay(InnerJaxpr(inner, scope.inputs), scoped)
 
         with config.mutable_array_checks(False):
             jaxpr, consts = trace(body, [v.aval for v in inner.invars], inner.debug_info)
@@ -269,7 +252,7 @@ class Checker(Forward[Any, Loops]):
                         "dtype": str(block.array_aval.dtype),
                     },
                 )
-        self._record(())
+        self._record()
 
     def _indices(self, eqn: Any, at: RefChain, what: str) -> None:
         aval = jax_core.typeof(at.ref)
@@ -469,7 +452,7 @@ class Checker(Forward[Any, Loops]):
         self._pending.append(
             Pending(site=len(self.sites), failed=failed, confirmed=confirmed, values=values)
         )
-        self.sites.append(replace(site, depth=min(len(self._loops), MAX_LOOPS)))
+        self.sites.append(site)
 
 
 def _accessed(
@@ -505,11 +488,6 @@ def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
 
 _COMBINING = ("scatter", "reduce", "select_and_scatter")
 """Primitives whose jaxpr only combines two numbers."""
-
-
-def _is_int_scalar(value: Any) -> bool:
-    aval = jax_core.typeof(value)
-    return aval.shape == () and str(aval.dtype) == "int32"
 
 
 def _is_ref(value: Any) -> bool:

@@ -19,8 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
@@ -54,27 +52,27 @@ class Recorder:
         """Forget all failures."""
         self._words[0, 0, 0] = np.int32(0)
 
-    def write(self, pending: Sequence[Pending], loops: Sequence[Any]) -> None:
+    def write(self, pending: Sequence[Pending]) -> None:
         """Record the failures of sites of a region, in their order."""
-        place = [*self._grid_point, *loops, *([np.int32(0)] * (MAX_LOOPS - len(loops)))]
 
         def record() -> tuple[()]:
             for one in pending:
                 failed = any_of(one.failed)
                 if one.confirmed is not None:
                     failed = failed & one.confirmed()
-                self._write_one(one, failed, place)
+                self._write_one(one, failed)
             return ()
 
         lax.cond(_any_failed(pending), record, lambda: ())
 
-    def _write_one(self, one: Pending, failed: Any, place: Sequence[Any]) -> None:
+    def _write_one(self, one: Pending, failed: Any) -> None:
         count, site = self._words[0, 0, 0], np.int32(one.site)
         is_counted = failed & ((count == 0) | (self._words[0, 0, 1] == site))
         self._words[0, 0, 0] = count + is_counted.astype("int32")
 
         def first() -> tuple[()]:
-            for i, value in enumerate([site, *place, *(word(v) for v in one.values())], 1):
+            values = map(word, one.values())
+            for i, value in enumerate([site, *self._grid_point, *values], 1):
                 self._words[0, 0, i] = value
             return ()
 

@@ -4,7 +4,7 @@ A `Site` is one place in a kernel that can fail a check. The rewritten kernel re
 failure in an int32 output in scalar memory. The words are
 
     the number of failures of the site that failed first, and for the first one: the number of the
-    site, the grid point, the iterations of the enclosing loops, and the site's values
+    site, the grid point, and the site's values
 
 There is one row of them per parallel slice of the grid. `RecordLayout` reads the rows back; it is
 plain data.
@@ -23,7 +23,6 @@ import numpy as np
 from pallas_debug.chips import LANES
 from pallas_debug.model import SourceLine
 
-MAX_LOOPS = 3
 MAX_VALUES = 6
 
 
@@ -38,7 +37,6 @@ class Site:
       values: name and dtype of each recorded value.
       details: static facts about the site: shape, dimension, bound.
       error: for a user's check, the error for jax to raise, as an error tree.
-      depth: number of enclosing loops whose iterations are recorded.
     """
 
     check: str
@@ -48,21 +46,15 @@ class Site:
     values: tuple[tuple[str, str], ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     error: Any = None
-    depth: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteFailure:
-    """Failures recorded for one site: their number and the location of the first.
-
-    Attributes:
-      loops: iterations of the enclosing loops, outermost first; -1 for a loop without a counter.
-    """
+    """Failures recorded for one site: their number and the location of the first."""
 
     site: Site
     count: int
     grid_point: tuple[int, ...]
-    loops: tuple[int, ...]
     values: tuple[Any, ...]
 
 
@@ -84,7 +76,7 @@ class RecordLayout:
     @property
     def first_value(self) -> int:
         """Number of the first word with a value."""
-        return 2 + self.grid_rank + MAX_LOOPS
+        return 2 + self.grid_rank
 
     @property
     def words(self) -> int:
@@ -108,15 +100,13 @@ class RecordLayout:
 
     def _failure(self, row: np.ndarray, number: int) -> SiteFailure:
         site = self.sites[row[1]]
-        point, loops = row[2 : 2 + self.grid_rank], row[2 + self.grid_rank : self.first_value]
         # The batch dimensions are the leading ones of the dimensions that form slices.
         per_example = self.slices // math.prod(self.batch)
         batch = np.unravel_index(number // per_example, self.batch) if self.batch else ()
         return SiteFailure(
             site=site,
             count=int(row[0]),
-            grid_point=(*map(int, batch), *map(int, point)),
-            loops=tuple(map(int, loops[: site.depth])),
+            grid_point=(*map(int, batch), *map(int, row[2 : self.first_value])),
             values=_values(site, row[self.first_value :]),
         )
 
