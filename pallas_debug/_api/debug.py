@@ -15,7 +15,7 @@ from pallas_debug import defaults, followup, render, tracebacks
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings import stops
 from pallas_debug.findings.collector import key
 from pallas_debug.guards import check_function, guarded, problem_of
@@ -102,11 +102,6 @@ def debug(
       UsageError: an invalid interpret mode, or an unknown switch or stage.
       DumpDirectoryError: `to` is not writable.
     """
-    if isinstance(function, str | Path):
-        raise UsageError(
-            f"pallas_debug.debug takes its options by name: write "
-            f"pallas_debug.debug(targets={str(function)!r}) or (to={str(function)!r})"
-        )
     options = Options(
         dumps=to,
         targets=targets_by_name(targets, defaults.TARGET),

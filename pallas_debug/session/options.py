@@ -83,9 +83,7 @@ def checking(mode: Mode, checks: Collection[str]) -> Mode:
 
     With `off`, the code decides how kernels run, and checks are inserted into them.
     """
-    if checks and mode.kind in ("auto", "machine") and not mode.sanitizes:
-        return Mode.parse(defaults.SANITIZE_MODE)
-    return mode
+    return sanitizing(mode) if checks and mode.kind in ("auto", "machine") else mode
 
 
 def require_checkable(mode: Mode, checks: Collection[str]) -> None:
@@ -94,14 +92,11 @@ def require_checkable(mode: Mode, checks: Collection[str]) -> None:
     Raises:
       UsageError: the mode and the checks contradict each other.
     """
-    if checks and mode.kind not in ("auto", "machine", "off"):
-        raise UsageError(
-            f"checks run kernels on the kernel machine, and {str(mode)!r} is another interpret "
-            "mode: request only one of them"
-        )
+    if checks and mode.kind != "off":
+        sanitizing(mode, "checking")
 
 
-def sanitizing(asked: Interpret) -> Mode:
+def sanitizing(asked: Interpret, what: str = "sanitize=True") -> Mode:
     """Return the interpret mode of the sanitizer.
 
     Raises:
@@ -109,8 +104,8 @@ def sanitizing(asked: Interpret) -> Mode:
     """
     if asked is not None and Mode.parse(asked).kind not in ("auto", "machine"):
         raise UsageError(
-            f"sanitize=True runs kernels on the kernel machine, and interpret={str(asked)!r} in "
-            "another mode: pass one of them"
+            f"{what} runs kernels on the kernel machine, and interpret={str(asked)!r} in another "
+            "mode: pass one of them"
         )
     return Mode.parse(defaults.SANITIZE_MODE)
 

@@ -76,6 +76,10 @@ class Output:
             getattr(self, one.name).extend(getattr(other, one.name))
 
 
+ASKED = "pallas-debug, for which an option, a marker or a fixture asks,"
+"""What needs jax."""
+
+
 class Listener:
     """Prints the header and the summary of the run."""
 
@@ -297,10 +301,11 @@ def start(config: pytest.Config) -> None:
     settings = settings_of(config)
     try:
         targets.resolve_all((*settings.targets, settings.chip))
-    except UnknownTargetError as error:
+        if not settings.watches:
+            return
+        require_jax(ASKED)
+    except (MissingJaxError, UnknownTargetError) as error:
         raise pytest.UsageError(str(error)) from error
-    if not settings.watches:
-        return
     listen(config)
     runs_elsewhere = (  # xdist's controller
         not hasattr(config, "workerinput")
@@ -323,6 +328,8 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
         yield
     except pytest.UsageError:
         raise
+    except MissingJaxError as error:
+        raise pytest.UsageError(str(error)) from error
     except Exception as error:  # noqa: BLE001 - a bug of ours, or the state of the machine
         listen(config).not_judged(
             f"{problem_of(error, 'hook', doing)} The tests ran as without pallas-debug: some may "
@@ -334,6 +341,7 @@ def watch(config: pytest.Config) -> Watcher:
     """Return the watcher of this process, registering it if needed."""
     listener = listen(config)
     if listener.watcher is None:
+        require_jax(ASKED)
         from pallas_debug_pytest.watcher import Watcher
 
         listener.watcher = Watcher(config, settings_of(config), listener.output)
@@ -342,18 +350,10 @@ def watch(config: pytest.Config) -> Watcher:
 
 
 def listen(config: pytest.Config) -> Listener:
-    """Return the listener, registering it if needed; it collects reports for the summary.
-
-    Raises:
-      pytest.UsageError: jax is missing.
-    """
+    """Return the listener, registering it if needed; it collects reports for the summary."""
     listener = config.pluginmanager.get_plugin(LISTENER)
     if isinstance(listener, Listener):
         return listener
-    try:
-        require_jax("pallas-debug, for which an option, a marker or a fixture asks,")
-    except MissingJaxError as error:
-        raise pytest.UsageError(str(error)) from error
     listener = Listener(config, settings_of(config))
     config.pluginmanager.register(listener, LISTENER)
     return listener

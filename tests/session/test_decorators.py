@@ -39,10 +39,7 @@ DECORATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-def test_options_without_their_names_are_refused_at_once() -> None:
-    for given in ("v5e", Path("dumps")):
-        with pytest.raises(UsageError, match=r"by name: write pallas_debug.debug\(targets='"):
-            pallas_debug.debug(given)  # type: ignore[call-overload]
+def test_anything_but_a_function_is_refused_at_once() -> None:
     for name in ("debug", "check", "compile"):
         with pytest.raises(UsageError, match=f"pallas_debug.{name} takes a function, not 5"):
             DECORATORS[name](5)
