@@ -19,7 +19,6 @@ from pallas_debug import interrupts, tracebacks
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import InternalError, PallasDebugError, ProgramFailed, UsageError
-from pallas_debug.guards import problem_of
 
 TRACEBACK = tracebacks.KEEP
 
@@ -116,6 +115,8 @@ def _unexpected(error: Exception) -> str:
         import traceback
 
         return "".join(traceback.format_exception(error)).rstrip("\n")
+    from pallas_debug.guards import problem_of  # no command that succeeds needs it
+
     problem = problem_of(error, "summary", "running the command")
     if not isinstance(problem, InternalError):  # the disk is full, or the memory
         return str(problem)
@@ -125,6 +126,5 @@ def _unexpected(error: Exception) -> str:
             f"{where}{error.strerror or error}. If the file or directory is there and readable, "
             f"please report it; {TRACEBACK}=1 prints the traceback."
         )
-    text = str(problem)
-    text = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"
+    text = str(problem)[:_MAX_MESSAGE]
     return f"{text} {TRACEBACK}=1 prints the traceback, to attach to the report."
