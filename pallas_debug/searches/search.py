@@ -32,9 +32,6 @@ EXAMPLES = 200
 INTERRUPTED = "interrupted"
 """Why a search ended at ctrl+c."""
 
-NARROWING = 50
-"""Maximum number of inputs that are drawn below a failing value of a variable."""
-
 
 class Failing(NamedTuple):
     """An input for which a kernel fails, and the first finding for it."""
@@ -194,39 +191,17 @@ class _Search:
     _judged: dict[tuple[str, ...], Verdict | None] = field(default_factory=dict)
 
     def run(self, lets: Mapping[str, Choices], examples: int) -> SearchResult:
-        """Search, and then for smaller values of each variable in turn."""
+        """Search until an input fails, or all of them were tried."""
         self._lets = lets
         try:
             self._find(lets, examples)
-            for name in lets:
-                lets = self._narrowed(lets, name)
         except KeyboardInterrupt:
             self._note(stopped=INTERRUPTED)
         self._note()
         return self.result
 
-    def _narrowed(self, lets: Mapping[str, Choices], name: str) -> Mapping[str, Choices]:
-        """Search below the failing value of a variable until nothing fails; then fix it.
-
-        hypothesis shrinks to a value whose neighbour passes, below which others may fail.
-        """
-        while self.result.failing is not None:
-            value = self.result.failing.input.values[name]
-            choices = lets[name]
-            if isinstance(choices, Range):
-                below: tuple[Any, ...] = tuple(range(choices.low.value(self._values), value))
-            else:
-                below = choices[: choices.index(value)]
-            if not below or not self._find({**lets, name: below}, NARROWING):
-                return {**lets, name: (value,)}
-        return lets
-
-    @property
-    def _values(self) -> Mapping[str, Any]:
-        return {} if self.result.failing is None else self.result.failing.input.values
-
-    def _find(self, lets: Mapping[str, Choices], examples: int) -> bool:
-        """Return whether an input fails; the smallest is then in the result."""
+    def _find(self, lets: Mapping[str, Choices], examples: int) -> None:
+        """Search; hypothesis shrinks an input that fails."""
         settings = hypothesis.settings(
             max_examples=examples,
             deadline=None,
@@ -245,14 +220,12 @@ class _Search:
                 database_key=key,
             )
         except NoSuchExample:
-            return False
+            pass
         except Unsatisfiable as error:
-            if self._judged:
-                return False
-            raise UsageError(
-                "no input meets all constraints: check the ranges and sums of --let and --arg"
-            ) from error
-        return True
+            if not self._judged:
+                raise UsageError(
+                    "no input meets all constraints: check the ranges and sums of --let and --arg"
+                ) from error
 
     def _fails(self, given: Input) -> bool:
         """Judge an input, unless it was judged before or there is no time left."""
