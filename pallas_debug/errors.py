@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Finding, Gap, SourceLine
+    from pallas_debug.model import Finding, SourceLine
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -49,15 +49,7 @@ class PatternError(UsageError):
 
 
 class KernelNotJudged(PallasDebugError):
-    """A kernel that was not judged as requested, or only in part.
-
-    Attributes:
-      gap: the message as data.
-    """
-
-    def __init__(self, text: str, gap: Gap) -> None:
-        super().__init__(text)
-        self.gap = gap
+    """A kernel that was not judged as requested, or only in part."""
 
 
 class CannotRunError(PallasDebugError):
@@ -123,8 +115,6 @@ class UnknownTargetError(UsageError):
     """Unknown target."""
 
     def __init__(self, name: str, known: Sequence[str], synonym_of: str | None = None) -> None:
-        self.name = name
-        self.known = tuple(known)
         hint = meant(name, known) if synonym_of is None else f" (did you mean {synonym_of!r}?)"
         super().__init__(
             f"unknown target {name!r}{hint}; the known ones are {', '.join(known)}, or a full "

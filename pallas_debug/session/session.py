@@ -446,7 +446,7 @@ class Session:
         """Record a kernel that is not checked as requested."""
         with self._lock:
             self.unchecked.append(gap)
-        self.report(KernelNotJudged(gap_text(gap), gap))
+        self.report(KernelNotJudged(gap_text(gap)))
 
 
 def _warn(sentence: str) -> None:

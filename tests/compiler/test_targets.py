@@ -58,7 +58,6 @@ def test_unknown(name: str) -> None:
         f"unknown target {name!r}; the known ones are v4, v5e, v5p, v6e, tpu7x, tpu, a100, a10, l4, "
         "h100, h200, b200, b300, rtxpro6000, or a full topology name such as v5e:2x4 (`pallas-debug doctor --targets` describes them)"
     )
-    assert error.value.name == name
 
 
 @pytest.mark.parametrize("names", ["", " , ", [], [" "]])
