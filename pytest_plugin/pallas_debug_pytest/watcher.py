@@ -414,7 +414,8 @@ class Watcher(Prints):
         hints = [h for h in dict.fromkeys(self._hints(running)) if h.digest in running.used]
         lines += map(text.hint_text, hints[:MAX_HINTS])
         dumped = [store.folder(kernel) for kernel in used] if store else []
-        if lines or used:
+        has_run = not running.session.launched.isdisjoint(running.used)
+        if lines or findings or dumped or has_run:
             faulty = {finding.kernel for finding in findings}
             dumped.sort(key=lambda folder: folder.name.rpartition("-")[0] not in faulty)
             name = running.item.nodeid.partition("::")[2]

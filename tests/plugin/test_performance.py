@@ -96,6 +96,7 @@ def test_what_kernels_cost_is_asserted(child: Child, pytester: pytest.Pytester) 
     )
     assert "log#2 on v5e" in missing
     assert "a margin is a share such as 0.05, not '5%'" in failure(result, "test_margin")
+    assert "next: " not in result.stdout.str()  # no kernel ran
     assert not (pytester.path / "baselines").exists()
 
 
