@@ -39,7 +39,6 @@ import pallas_debug
 from pallas_debug.chips import CHIPS
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.profile.core.copies import copy_model
-from pallas_debug.profile.core.decode import decode
 from pallas_debug.profile.core.given import given_scalars
 from pallas_debug.profile.core.walk import walk
 from pallas_debug.profile.stats import Profile
@@ -259,7 +258,7 @@ def _calibration(rows: Sequence[Row]) -> Iterator[str]:
         for profile in row.profiles:
             scalars = profile.blocks.scalars if profile.blocks is not None else ()
             schedule = profile.schedule
-            kernels.append((schedule, decode(schedule), given_scalars(schedule, scalars)))
+            kernels.append((schedule, given_scalars(schedule, scalars)))
         schedules.append((row.measured, kernels))
     for start, latency, bandwidth in itertools.product(
         (0, 140, 180, 220), (1.0, 1.5, 1.75, 2.0), (0.82, 0.85, 1.0)
@@ -268,7 +267,7 @@ def _calibration(rows: Sequence[Row]) -> Iterator[str]:
         times = [
             1e3
             / CHIPS[TARGET].clock
-            * sum(walk(s, model, decoded=d, given=g, budget=20_000).cycles for s, d, g in kernels)
+            * sum(walk(s, model, given=g, budget=20_000).cycles for s, g in kernels)
             for _, kernels in schedules
         ]
         for launch in (0.1, 0.12, 0.15):
