@@ -133,7 +133,7 @@ def _answer(what: str) -> _Answer:
     fault = faults.named(what)
     if fault is not None:
         return _of_kind(fault, explain.of_kind(fault))
-    explanation = explain.explain(what)
+    explanation = explain.explain(what, in_context=True)  # who asks about a message has a kernel
     if explanation is not None:
         message = _error(explanation, kernel=kernel_name(what), text=what)
         return _Answer(explanation.text(), [message])

@@ -72,6 +72,13 @@ def test_a_message(command: Any) -> None:
     assert done.stdout.startswith("scalar-to-vmem: a single number is stored to VMEM\n")
 
 
+def test_a_message_without_the_words_around_it(command: Any) -> None:
+    """As `dump` prints it: nothing in it speaks of a TPU, but who asks has a kernel."""
+    done = command("explain", "split.py:6: Not Implemented: Stride on last dim is not 1")
+    assert done.returncode == 0
+    assert done.stdout.startswith("lane-stride: ")
+
+
 def test_what_the_catalogue_does_not_know(command: Any) -> None:
     done = command("explain", UNKNOWN)
     assert done.returncode == 1
