@@ -336,7 +336,7 @@ def comparing(table: Table, old: Path, new: Path) -> None:
         return run
 
     def without_names_and_locations() -> None:
-        """What else removes noise: `sed`, before the same `git diff`."""
+        """Remove noise with `sed`, then compare with `git diff`."""
         with tempfile.TemporaryDirectory() as folder:
             plain = []
             for path in (old, new):

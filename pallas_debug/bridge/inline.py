@@ -1,4 +1,4 @@
-"""What a lowering rule emits: a function, a call back to Python; and how to take it back."""
+"""Emission within a lowering rule, of a function or a host callback, and its removal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def called_back(
     avals_in: Sequence[Any],
     avals_out: Sequence[Any] = (),
 ) -> Sequence[Any]:
-    """Emit a call back to a function with these values; once per device under `shard_map`."""
+    """Emit a host callback with these values; under `shard_map`, it is called once per device."""
     inner = context.replace(
         avals_in=tuple(avals_in), avals_out=tuple(avals_out), tokens_in=None, tokens_out=None
     )

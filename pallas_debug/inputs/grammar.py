@@ -119,7 +119,7 @@ class FillSpec:
 
 
 class Builder(Protocol):
-    """What makes the values that a text describes."""
+    """Constructor of the values that a text describes."""
 
     def dtype(self, name: str) -> Any:
         """Return the dtype of a full name; None if there is none."""

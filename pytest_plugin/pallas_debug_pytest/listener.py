@@ -51,7 +51,7 @@ EXIT = pytest.ExitCode.INTERNAL_ERROR
 
 @dataclass
 class Output:
-    """What a process notes for the summary; xdist's controller adds up that of its workers.
+    """Results of a process for the summary; xdist's controller merges those of its workers.
 
     Attributes:
       tests: those that used kernels.
@@ -77,7 +77,7 @@ class Output:
 
 
 ASKED = "pallas-debug, for which an option, a marker or a fixture asks,"
-"""What needs jax."""
+"""Subject of the message that jax is missing."""
 
 
 class Listener:

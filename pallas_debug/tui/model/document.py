@@ -41,7 +41,7 @@ class Document(Sequence[str]):
         self._file = file
         self.size = os.fstat(file).st_size
         self.is_whole = False
-        """Whether the index reaches the end of the file."""
+        """True once the index reaches the end of the file."""
         self._newlines = array("Q")  # up to the end of each block
         self._count = 0
         self._known: tuple[int, list[int]] = -1, []  # newlines of the latest block

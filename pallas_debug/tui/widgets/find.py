@@ -48,7 +48,7 @@ class FindView(LineView):
         self._pattern: Pattern | None = None
         self._from = self._landed = 0
         self.searching = False
-        """Whether a search is running in a thread, so that `hits` is not complete."""
+        """True while a search runs in a thread; `hits` is incomplete until it ends."""
 
     def search(self, text: str | None) -> None:
         """Search for a text; without one, end the search.
