@@ -65,8 +65,8 @@ def run(options: DiffOptions) -> int:
     against = stages.pop(0) if is_other else None
     if options.stats and (against is None or stages):
         raise UsageError(
-            "diff --stats takes two places, such as `diff --stats old/ new/`, or one and another "
-            "target; and no stage"
+            "diff --stats takes two places, such as `diff --stats old/ new/`, or a kernel and "
+            "another target, such as `diff --stats flash v6e -t v5e`; and no stage"
         )
     if len(stages) > 2:
         raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
